@@ -169,9 +169,10 @@ def choose_estimator(
 
 
 def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
-    """Prepare a frame; return it with a list of problems, as texts.
+    """Prepare a frame; return the result, and a list of texts about problems.
 
-    Samples with infinite values and columns that cannot be features are left out, and listed.
+    Samples with infinite values and columns that cannot be features are left out, and are listed
+    among the problems.
     """
     problems: list[str] = []
     missing = "keep"
@@ -195,8 +196,8 @@ def _choose_estimator(
 
     ``kind`` is the type of the features, ``k`` the number of clusters, and ``mixed`` a description
     of text and missing values of ``X``, or empty. ``needs_removal`` states whether the known
-    structure needs a linear model that `CCIB` cannot fit, so that its effects have to be removed
-    before, and ``are_integers`` whether counts are integers.
+    structure needs a linear model that `CCIB` cannot fit, so that the effects of known structure
+    have to be removed before the fit. ``are_integers`` states whether counts are integers.
     """
     what = {
         "counts": (
@@ -247,8 +248,9 @@ def _choose_estimator(
 def _check_table(X: Any) -> tuple[Any, str]:
     """Check that ``X`` is two-dimensional and finite; describe its text and its missing values.
 
-    A sparse ``X`` stays sparse, and a frame with text stays a frame. All other input becomes an
-    array. The description is empty without text and missing values.
+    Returns the table and the description. A sparse ``X`` stays sparse, and a frame with text stays
+    a frame. All other input becomes an array. The description is empty without text and missing
+    values.
     """
     from sklearn.utils import check_array
 
@@ -288,9 +290,9 @@ def _check_table(X: Any) -> tuple[Any, str]:
 def _count_effects(design: Design) -> tuple[int, str]:
     """Return the number of effects in a linear model of the known structure, and ``multi``.
 
-    ``multi`` is the value of this parameter of estimators with a linear model. A linear model is
-    needed for continuous covariates, and for several labelings whose combinations have too few
-    samples. Otherwise the known groups are used directly, and the number is 0.
+    A linear model is needed for continuous covariates, and for several labelings whose combinations
+    have too few samples. In all other cases, known groups are used directly, and there are no
+    effects. ``multi`` is the value of the parameter ``multi`` of the estimator.
     """
     if design.columns is not None:
         return design.columns.shape[1], "product"

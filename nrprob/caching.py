@@ -38,19 +38,20 @@ def set_environment(seconds: float = SECONDS) -> None:
 def cache(path: str | os.PathLike[str] | None = None) -> Path:
     """Store compiled programs in a folder, from which later processes load them.
 
-    In a process, the first fit to arrays of a new shape mostly traces and compiles; with the cache
-    it takes a fraction of this time. The function enables JAX's persistent cache for the whole
-    process, including other uses of JAX; importing nrprob does not enable it. Programs of nrprob
-    are stored in a subfolder, and loaded without tracing. The command line enables the cache by
-    default, in the default folder.
+    The first fit of a process to arrays of a new shape spends most of its time on tracing and
+    compilation. With the cache, such a fit takes a fraction of this time. The function enables
+    JAX's persistent cache for the whole process, including other uses of JAX; importing nrprob does
+    not enable the cache. Programs of nrprob are stored in a subfolder, and are loaded without
+    tracing. The command line enables the cache by default, in the default folder.
 
     Parameters
     ----------
     path : path-like, optional
         The folder, which is created if necessary. By default it is below ``XDG_CACHE_HOME`` or
         ``~/.cache``, and named after the machine and the versions of jaxlib and nrprob. Do not
-        share it between different machines, nor with users whom you do not trust: what it contains
-        is executed. It grows without limit; you may delete its files at any time.
+        share the folder between different machines, nor with users whom you do not trust: programs
+        in the folder are executed. The folder grows without limit; you may delete its files at any
+        time.
 
     Returns
     -------

@@ -9,10 +9,10 @@ The length of data x under the normalised maximum likelihood (NML) code of a mod
 where the second term is the *parametric complexity* of the class, an integral for continuous data.
 Lengths of continuous data omit the precision, which is the same for every model.
 
-Functions with an argument ``n``, the number of rows or distances, accept arrays of numbers and work
-elementwise. `exponential_complexity` and `exponential_length` also accept arrays of JAX, traced or
-not, whose values they do not check. Compiled programs can look up multinomial complexities in a
-table, which `multinomial_table` computes in advance.
+Functions with an argument ``n``, a number of symbols, distances or values, accept arrays and work
+elementwise. `exponential_complexity` and `exponential_length` also accept JAX arrays, traced or
+not, and do not check the values of these arrays. Compiled programs can look up multinomial
+complexities in a table, which `multinomial_table` computes in advance.
 
 References
 ----------
@@ -116,7 +116,7 @@ def _check_counts(counts: ArrayLike) -> Table:
 
 
 def _format_value(array: Any) -> str:
-    """Number or array, formatted for a message."""
+    """Format a number or an array for a message."""
     return short_repr(array.item() if np.ndim(array) == 0 else array)
 
 
@@ -133,7 +133,7 @@ def _check_bounds(low: Any, high: Any, name: str) -> tuple[Any, Any]:
 
 
 def _to_base(value: Any, base: float) -> Any:
-    """Convert nats to the units of ``base``; a scalar becomes a float."""
+    """Convert lengths in nats to lengths in logarithms to ``base``; a scalar becomes a float."""
     unit = _log_base(base)
     if _is_traced(value):
         return value / unit
@@ -142,7 +142,7 @@ def _to_base(value: Any, base: float) -> Any:
 
 
 def _stirling_remainder(x: Any) -> Any:
-    """Return log Gamma(x + 1) - x log x + x, without cancellation at large x."""
+    """Return log Gamma(x + 1) - x log x + x elementwise, without cancellation at large x."""
     xp = jnp if _is_traced(x) else np
     gammaln = jax.scipy.special.gammaln if _is_traced(x) else special.gammaln
     x = xp.asarray(x)
@@ -208,23 +208,25 @@ def two_part_length(
 
     .. math:: L(h) = -\log P(h) - \sum_s n_s \log P(s|h)
 
-    where P(h) is the prior of hypothesis h, and n_s the number of occurrences of symbol s.
+    where P(h) is the prior probability of hypothesis h, and P(s|h) the probability of symbol s
+    under h. Symbol s occurs n_s times in the sequence.
 
     Parameters
     ----------
     counts : array-like of shape (n_symbols,)
-        Number of occurrences of every symbol.
+        Number n_s of occurrences of every symbol.
     probabilities : array-like of shape (n_symbols,) or (n_hypotheses, n_symbols)
-        Probabilities of the symbols under the hypotheses.
+        Probabilities P(s|h) of the symbols under the hypotheses.
     prior : float or array-like of shape (n_hypotheses,)
-        Probabilities of the hypotheses; they must not sum to more than 1.
+        Probabilities P(h) of the hypotheses; they must not sum to more than 1.
     base : float, default=e
         Base of the logarithm.
 
     Returns
     -------
     float or ndarray of shape (n_hypotheses,)
-        Infinite if a hypothesis has probability 0, or the sequence has under the hypothesis.
+        Length L(h) for every hypothesis. It is infinite if P(h) is 0, or if the sequence has
+        probability 0 under h.
 
     Raises
     ------
@@ -234,7 +236,7 @@ def two_part_length(
     See Also
     --------
     nml_length : Length under the normalised maximum likelihood code.
-    maximum_likelihood_length : Length without the hypothesis.
+    maximum_likelihood_length : Length under the relative frequencies, without a hypothesis.
 
     Notes
     -----
@@ -312,9 +314,9 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
 
 
 def _log_ratios(n: Table, k: int) -> Table:
-    """Log ratios (k, *n.shape) of successive multinomial sums C, 0 in row 0.
+    """Log ratios (k, *n.shape) of the sums C of `multinomial_complexity` for successive alphabets.
 
-    Row j, for j = 1 .. k - 1, is the log of C(j + 1, n) / C(j, n).
+    Row j, for j = 1 .. k - 1, is the log of C(j + 1, n) / C(j, n). Row 0 is log C(1, n) = 0.
     """
     if k > ITERATIONS:
         raise ValueError(
@@ -338,7 +340,7 @@ def _log_ratios(n: Table, k: int) -> Table:
 
 
 def multinomial_table(k: int, n: ArrayLike) -> Table:
-    r"""Parametric complexities of 1 to ``k`` symbols, in nats.
+    r"""Parametric complexities of multinomials with 1 to ``k`` symbols, in nats.
 
     Parameters
     ----------
@@ -360,7 +362,7 @@ def multinomial_table(k: int, n: ArrayLike) -> Table:
 
     See Also
     --------
-    multinomial_complexity : One complexity, by several formulas.
+    multinomial_complexity : Complexity for one number of symbols, by several formulas.
     nml_length : Length of a sequence, with its complexity.
 
     Examples
@@ -395,10 +397,10 @@ def multinomial_complexity(
     n : int or array-like, broadcast against ``k``
         Length of the sequence, from 0.
     form : {"exact", "asymptotic", "szpankowski", "printed"}, default="exact"
-        "asymptotic" is Rissanen's, :math:`\frac{K-1}{2} \log \frac{N}{2\pi} +
-        \log \frac{\pi^{K/2}}{\Gamma(K/2)}`, accurate for K much smaller than N; "szpankowski"
-        is accurate to order 1/N; "printed" omits the second term of Rissanen's, as Table 3.3 of
-        Yin (2007).
+        "exact" is the logarithm of the sum. "asymptotic" is Rissanen's form,
+        :math:`\frac{K-1}{2} \log \frac{N}{2\pi} + \log \frac{\pi^{K/2}}{\Gamma(K/2)}`, accurate for
+        K much smaller than N. "szpankowski" is accurate to order 1/N. "printed" omits the second
+        term of Rissanen's form, as Table 3.3 of Yin (2007) does.
     base : float, default=e
         Base of the logarithm.
 
@@ -419,10 +421,10 @@ def multinomial_complexity(
 
     Notes
     -----
-    The exact form takes O(K) operations: C(2, N) = 1 + Q(N) with Ramanujan's Q, and by Kontkanen
-    and Myllymäki (2007), C(K + 2, N) = C(K + 1, N) + (N/K) C(K, N). The asymptotic form is eq.
-    (2.20) of Yin (2007) with the Fisher integral of the multinomial; "szpankowski" is from
-    Szpankowski (1998).
+    The exact form takes O(K) operations. C(2, N) = 1 + Q(N), where Q is Ramanujan's function.
+    C(K + 2, N) = C(K + 1, N) + (N/K) C(K, N), by Kontkanen and Myllymäki (2007). The asymptotic
+    form is eq. (2.20) of Yin (2007) with the Fisher integral of the multinomial; "szpankowski" is
+    from Szpankowski (1998).
 
     Examples
     --------
@@ -462,8 +464,8 @@ def nml_length(counts: ArrayLike, *, base: float = e) -> float:
 
     .. math:: \log C(K, N) - \sum_s n_s \log \frac{n_s}{N}
 
-    where symbol s out of K occurs n_s times in a sequence of N symbols. C is the sum over all
-    sequences, defined in `multinomial_complexity`, so log C is the parametric complexity.
+    where N is the length of the sequence, K the number of different symbols, and n_s the number of
+    occurrences of symbol s. log C is the parametric complexity; see `multinomial_complexity`.
 
     Parameters
     ----------
@@ -483,8 +485,8 @@ def nml_length(counts: ArrayLike, *, base: float = e) -> float:
 
     See Also
     --------
-    maximum_likelihood_length : The second term.
-    multinomial_complexity : The first term.
+    maximum_likelihood_length : The second term of the length.
+    multinomial_complexity : The first term of the length.
 
     Notes
     -----
@@ -518,24 +520,26 @@ def exponential_complexity(
 
     .. math:: \log \frac{N^N e^{-N}}{\Gamma(N)} + \log \log \frac{s_{high}}{s_{low}}
 
-    where the N distances r have the density :math:`s^{-1} e^{-r/s}`, whose scale s lies between two
-    bounds. The maximum likelihood estimate of s is the mean distance.
+    where every squared distance r has the density :math:`s^{-1} e^{-r/s}`, and the scale s lies
+    between the bounds :math:`s_{low}` and :math:`s_{high}`. N is the number of distances, times
+    ``shape``. The maximum likelihood estimate of s is the mean of the squared distances.
 
     Parameters
     ----------
     n : float or array-like
         Number of distances.
     low, high : float or array-like
-        Bounds of the scale, in units of squared distance; only their ratio matters.
+        Bounds of the scale s, in units of squared distance; only their ratio matters.
     shape : float or array-like, default=1.0
-        Shape parameter of the density: 1 for the exponential density; half the dimension for
-        vectors of an isotropic normal density with squared lengths r. N is ``shape * n``.
+        1 for the exponential density of squared distances. Half the dimension for vectors that
+        have an isotropic normal density and the squared lengths r.
     clamped : bool, default=False
-        Whether data with mean distances outside the bounds are encoded too, with the nearest bound
-        as scale. The complexity is then log(1 + exp(c)) for the expression c above: non-negative,
-        and 0 for ``n=0``.
+        Whether data whose mean squared distance is outside the bounds are encoded, too, with the
+        nearest bound as scale. The complexity is then log(1 + exp(c)) for the expression c above.
+        This complexity is non-negative, and 0 for ``n=0``.
     form : {"exact", "asymptotic"}, default="exact"
-        "asymptotic" is the form of Yin (2007), which is larger by about 1/(12 N).
+        "asymptotic" is the form of Yin (2007), which is larger than the exact form by about
+        1/(12 N).
     base : float, default=e
         Base of the logarithm.
 
@@ -546,7 +550,8 @@ def exponential_complexity(
     Raises
     ------
     ValueError
-        Unless ``0 < low < high``, if `n` or `shape` is negative, or for an unknown `form`.
+        Unless ``0 < low < high``, if `n` is negative, if `shape` is not positive, or for an unknown
+        `form`.
 
     See Also
     --------
@@ -594,24 +599,25 @@ def exponential_length(
     .. math:: w \left(n \log s + \frac{R}{s}\right) + PC, \qquad
         s = \min(\max(R/n, s_{low}), s_{high})
 
-    where R is the sum of n distances, w the shape, and PC the parametric complexity.
+    where R is the sum of n squared distances, s the scale, w the argument ``shape``, and PC the
+    parametric complexity.
 
     Parameters
     ----------
     n : float or array-like
         Number of distances.
     total : float or array-like
-        Sum R of the distances.
+        Sum R of the squared distances.
     low, high, shape, base
         Arguments of `exponential_complexity`, which gives PC with ``clamped=True``: bounds s_low
-        and s_high of the scale, the shape w, and the base of the logarithm.
+        and s_high of the scale, the factor w, and the base of the logarithm.
 
     Returns
     -------
     float or array
-        The length; 0 for ``n=0``. For ``shape=1``, it is minus the log of a normalised density of
-        the distances; otherwise it is minus the log of a density of vectors with these squared
-        lengths, up to a constant.
+        The length; 0 for ``n=0``. For ``shape=1``, the length is minus the log of a normalised
+        density of the squared distances. For other shapes, it is minus the log of a density of
+        vectors with these squared lengths, up to a constant.
 
     Raises
     ------
@@ -620,7 +626,7 @@ def exponential_length(
 
     See Also
     --------
-    exponential_complexity : The parametric complexity.
+    exponential_complexity : The parametric complexity PC.
     kmeans_length : Length of rows given a k-means clustering.
 
     Notes
@@ -662,7 +668,7 @@ def gaussian_complexity(
         F = P(\chi^2_{n-1} \le n), \quad
         A = \frac{(n/2)^{(n-1)/2} e^{-n/2}}{\Gamma((n-1)/2)}
 
-    where the means lie in an interval of length R, standard deviations are clamped to [a, b], and
+    where means lie in an interval of length R, and standard deviations are clamped to [a, b].
     :math:`\chi^2_{n-1}` is a chi-squared variable with n - 1 degrees of freedom.
 
     Parameters
@@ -694,8 +700,8 @@ def gaussian_complexity(
 
     Notes
     -----
-    Derived for this package: Yin (2007) has no bounds for this class, whose complexity is then
-    infinite.
+    Derived for this package. Yin (2007) does not bound the parameters of this class of densities;
+    without bounds, the complexity is infinite.
 
     Examples
     --------
@@ -743,12 +749,13 @@ def gaussian_length(
     variance : float or array-like
         Variance v of the values, the mean squared deviation from their mean.
     low, high, mean_range, base
-        As in `gaussian_complexity`, which gives PC.
+        Arguments of `gaussian_complexity`, which gives PC: bounds a and b of s, the length of the
+        interval of means, and the base of the logarithm.
 
     Returns
     -------
     float or ndarray
-        Length, valid for means within their range.
+        Length, valid if the mean of the values lies in the interval of means.
 
     Raises
     ------
@@ -757,7 +764,7 @@ def gaussian_length(
 
     See Also
     --------
-    gaussian_complexity : The parametric complexity.
+    gaussian_complexity : The parametric complexity PC.
     exponential_length : Length of squared distances.
 
     Examples
@@ -793,9 +800,10 @@ def kmeans_length(
     .. math:: \log C(K, N) - \sum_k n_k \log \frac{n_k}{N}
         + w N \left(1 + \log \frac{R}{N}\right) + PC_\sigma
 
-    where N rows are in K clusters of sizes n_k, R is the sum of squared distances to the cluster
-    means, log C the multinomial complexity, :math:`PC_\sigma` the parametric complexity of the
-    scale R/N, and w depends on ``geometry``.
+    where N rows are in K clusters of sizes n_k. R is the sum of the squared distances of the rows
+    from their cluster means. :math:`\log C` is the multinomial complexity,
+    :math:`PC_\sigma` the parametric complexity of the scale R/N, and w a factor that depends on
+    ``geometry``.
 
     Parameters
     ----------
@@ -808,14 +816,15 @@ def kmeans_length(
     geometry : {"exp", "gaussian"}, default="exp"
         "exp" encodes squared distances by an exponential density, w = 1, as in Yin (2007).
         "gaussian" encodes rows by an isotropic Gaussian density, w = n_features / 2. For two
-        features both are equal.
+        features, "exp" and "gaussian" are equal.
     centre_code : {"none", "half_log"}, default="none"
-        "half_log" adds the usual cost of K n_features coordinates, :math:`\frac12 \log
-        \frac{N}{2\pi}` each (at least 0). Use it to compare numbers of clusters: without it, data
-        with many features have the shortest length for too many clusters.
+        "half_log" adds a cost of :math:`\frac12 \log \frac{N}{2\pi}` (at least 0) for each of the
+        K n_features coordinates of the cluster means. Use "half_log" to compare numbers of
+        clusters. With "none", too many clusters have the shortest length if there are many
+        features.
     low, high : float, optional
-        Bounds of the mean squared distance; by default 1e-3 times and 1 times the mean squared
-        distance to the mean of all rows. R/N is clamped to at least ``low``.
+        Bounds of R/N. By default, ``high`` is the mean squared distance of the rows from the mean
+        of all rows, and ``low`` is 1e-3 times this distance. R/N is clamped to at least ``low``.
     base : float, default=e
         Base of the logarithm.
 
@@ -827,8 +836,8 @@ def kmeans_length(
     Raises
     ------
     ValueError
-        If rows and labels have different lengths, `X` is not finite or constant, or an option is
-        unknown.
+        If rows and labels have different lengths; if `X` is not finite; if all rows are equal and a
+        bound is None; or if an option is unknown.
 
     See Also
     --------
@@ -837,7 +846,7 @@ def kmeans_length(
 
     Notes
     -----
-    Yin (2007), eq. (2.36), with squared distances as the r of that equation.
+    Yin (2007), eq. (2.36), whose symbol r stands for squared distances here.
 
     Examples
     --------

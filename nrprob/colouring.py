@@ -23,11 +23,11 @@ SEARCH_LIMIT = 50_000  # maximum number of colour assignments, which takes a few
 
 
 class Undecided(Exception):
-    """The search reached its limit before it found a colouring or excluded one."""
+    """Error for a search that reached its limit before it found or excluded a colouring."""
 
 
 def adjacency_sets(n: int, edges: np.ndarray) -> Graph:
-    """Neighbours of each of ``n`` vertices, from ``edges`` (n_edges, 2)."""
+    """Make the graph of ``n`` vertices with the ``edges`` (n_edges, 2)."""
     out: Graph = [set() for _ in range(n)]
     for a, b in edges.tolist():
         out[a].add(b)
@@ -36,7 +36,7 @@ def adjacency_sets(n: int, edges: np.ndarray) -> Graph:
 
 
 def inductive_order(neighbours: Graph) -> tuple[np.ndarray, int]:
-    """Order the vertices so that each has at most q earlier neighbours, for the smallest q.
+    """Order the vertices such that each has at most q earlier neighbours, for the smallest q.
 
     Vertices of smallest degree are removed one after another; the order is the reverse order of
     removal. Ties are broken by index. With more than q colours, greedy colouring in this order
@@ -69,7 +69,7 @@ def inductive_order(neighbours: Graph) -> tuple[np.ndarray, int]:
 
 
 class _Budget:
-    """Number of assignments that a search may still make."""
+    """Counter of the colour assignments that a search may still make; raises `Undecided` at 0."""
 
     def __init__(self, limit: int):
         self.left = limit
@@ -85,9 +85,9 @@ def _peel_low_degree(
 ) -> tuple[list[int], list[int]]:
     """Remove vertices with fewer than k remaining neighbours, one after another.
 
-    Returns the removed vertices in the order of removal, and the remaining vertices. Whatever the
-    colours of the remaining vertices, the removed ones can be coloured after them, in reverse
-    order.
+    ``vertices`` are the vertices of the subgraph to reduce. Returns the removed vertices in the
+    order of removal, and the remaining vertices. For any colours of the remaining vertices, the
+    removed vertices can be coloured afterwards, in reverse order.
     """
     inside = set(vertices)
     degree = {v: len(neighbours[v] & inside) for v in inside}
@@ -108,7 +108,7 @@ def _peel_low_degree(
 
 
 def _connected_parts(neighbours: Graph, vertices: Sequence[int]) -> list[list[int]]:
-    """Connected components of a subgraph, by breadth-first search."""
+    """Connected components of the subgraph of ``vertices``, by breadth-first search."""
     left, parts = set(vertices), []
     while left:
         queue = deque([min(left)])
@@ -127,9 +127,10 @@ def _connected_parts(neighbours: Graph, vertices: Sequence[int]) -> list[list[in
 def _colour_by_dsatur(
     neighbours: Graph, part: Sequence[int], k: int, budget: _Budget
 ) -> dict[int, int]:
-    """Colour a connected part by backtracking search; empty if there is no colouring.
+    """Colour a connected part by backtracking search; return the colour of every vertex.
 
-    The next vertex has the largest saturation, the number of colours among its neighbours.
+    The result is empty if there is no colouring. The next vertex has the largest saturation, which
+    is the number of colours among the neighbours of a vertex. ``budget`` limits the search.
     """
     index = {v: i for i, v in enumerate(part)}
     adjacent = [[index[u] for u in neighbours[v] if u in index] for v in part]
@@ -228,7 +229,7 @@ def find_conflict(
     -------
     edges : list of pairs
     how : {"smallest", "irreducible", "large"}
-        "smallest": no other set has fewer vertices. "irreducible": without any one of its edges,
+        "smallest": no other such set has fewer vertices. "irreducible": if any one edge is removed,
         there is a colouring. "large": the search for an irreducible set reached its limit.
     """
     clique = _find_clique(neighbours, part, k + 1)
@@ -280,7 +281,10 @@ def find_conflict(
 def _find_clique(
     neighbours: Graph, part: Sequence[int], size: int, limit: int = 20_000
 ) -> list[int]:
-    """Find a clique of a given size; empty if the search within the limit finds none."""
+    """Find a clique of a given size among the vertices ``part``, in at most ``limit`` steps.
+
+    The result is empty if the search finds no clique.
+    """
     budget = _Budget(limit)
 
     def extend_clique(clique: list[int], candidates: list[int]) -> list[int]:
@@ -305,7 +309,7 @@ def _find_clique(
 
 
 def _shortest_odd_cycle(neighbours: Graph, part: Sequence[int]) -> list[int]:
-    """Shortest cycle of odd length, by breadth-first search over (vertex, parity)."""
+    """Shortest cycle of odd length in ``part``, by breadth-first search over (vertex, parity)."""
     n, index = len(part), {v: i for i, v in enumerate(part)}
     adjacent = [(i, index[u]) for i, v in enumerate(part) for u in neighbours[v] if u in index]
     # Two copies of the graph, one per parity; every edge leads to the other copy.

@@ -24,7 +24,7 @@ def describe_clusters(
     known structure as in `nrprob.plotting.plot_top_features`. Differences below 0.3 are left out.
     Missing values count neither in means nor in shares.
 
-    Clusterings maximise such differences, so large differences are no evidence of clusters.
+    Clusterers maximise such differences, so large differences are no evidence of clusters.
 
     Parameters
     ----------

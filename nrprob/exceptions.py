@@ -14,7 +14,7 @@ _SHORT = 60  # maximum number of characters of a value in a message
 
 
 class DegenerateClusterWarning(UserWarning):
-    """A clustering has fewer non-empty clusters, or less structure, than requested.
+    """Warning of a clustering with fewer non-empty clusters, or less structure, than requested.
 
     Estimators also issue this warning for clusters of one or two samples if there are 50 or more
     samples per cluster. The fit has not failed: the estimator is fitted, ``n_clusters_`` is the
@@ -30,25 +30,25 @@ class DegenerateClusterWarning(UserWarning):
 
 
 class SingleFeatureWarning(UserWarning):
-    """One discrete feature, such as a boolean column, determines the clusters."""
+    """Warning of clusters that one discrete feature, such as a boolean column, determines."""
 
 
 class InputError(ValueError):
-    """User input (a command line, a model file, a data file) is invalid.
+    """Error for invalid user input: a command line, a model file or a data file.
 
     The message has one line per mistake; the command line prints it without a traceback.
     """
 
 
 class DataUnavailable(InputError):
-    """A data set is not on this machine and cannot be downloaded.
+    """Error for a data set that is not on this machine and cannot be downloaded.
 
     The message says how to get the data set.
     """
 
 
 def one_line(error: BaseException) -> str:
-    """Type and message of an error, without line breaks."""
+    """Type and message of an error as one line of text."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

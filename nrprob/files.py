@@ -93,9 +93,9 @@ def as_path(value: Any, name: str) -> Path:
 
 
 def _host_name() -> str:
-    """Name of this host and of its process namespace.
+    """Name of this host, with the number of its namespace of process numbers.
 
-    Containers have separate namespaces, in which the same number may be another process.
+    Containers have separate namespaces, in which one number may denote different processes.
     """
     host = re.sub(r"\W+", "-", platform.node())[:60]
     with contextlib.suppress(OSError):
@@ -207,8 +207,9 @@ def make_folder(out: Path) -> None:
 def claimed(folder: Path) -> Iterator[bool]:
     """Claim a folder for this process inside the ``with``; the folder is made if necessary.
 
-    Yields False if another process has claimed the folder. If two processes claim it at the same
-    moment, both may get False. At the end, folders that were made here and are empty are removed.
+    Yields False if another process has claimed the folder, else True. If two processes claim a
+    folder at the same moment, both may get False. At the end, folders that this function has made
+    are removed if they are empty.
     """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     make_folder(folder)
@@ -251,8 +252,8 @@ def write_whole(path: Path, content: bytes) -> None:
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold a lock of the operating system on the file ``path`` inside the ``with``.
 
-    The operating system releases the lock when the process ends. Yields False if another process
-    holds the lock and ``wait`` is False.
+    The operating system releases the lock when the process ends. Yields True with the lock. Yields
+    False if another process holds the lock and ``wait`` is False.
 
     Raises
     ------
@@ -279,7 +280,7 @@ def _file_digest(content: bytes, key: str) -> str:
 
 
 def sealed(path: Path, content: bytes, key: str = "") -> Path:
-    """Name of a sealed file: ``block.npz`` becomes ``block-<digest>.npz``.
+    """Return the name of a sealed file: ``block.npz`` becomes ``block-<digest>.npz``.
 
     Parameters
     ----------
@@ -378,7 +379,7 @@ def read_sparse(path: Path) -> Any:
 
     read_npz(path)
     X = scipy.sparse.csr_array(scipy.sparse.load_npz(path))
-    X.check_format()  # indices beyond the matrix would be read from anywhere
+    X.check_format()  # invalid indices would read memory outside of the matrix
     if X.dtype.kind not in "biuf":
         raise ValueError(f"a matrix of type {X.dtype} holds no numbers")
     return X

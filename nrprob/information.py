@@ -38,7 +38,10 @@ Table = NDArray[np.float64]
 
 
 def _check_probabilities(p: ArrayLike, name: str, ndim: int | None = None) -> tuple[Table, float]:
-    """Validate probabilities; return them as float64, and the tolerance to which they sum to 1."""
+    """Validate probabilities; return them as float64, and the tolerance of their sum.
+
+    ``name`` is the name of the argument, for messages, and ``ndim`` the required number of axes.
+    """
     table = as_array(p, name)
     if table.dtype.kind not in "biuf":
         raise TypeError(
@@ -436,7 +439,8 @@ def js_divergence(ps: ArrayLike, weights: ArrayLike | None = None, *, base: floa
     Raises
     ------
     ValueError, TypeError
-        As for `entropy`, for each row and for `weights`; also if their lengths differ.
+        As for `entropy`, for each row and for `weights`; also if the number of weights is not the
+        number of rows.
 
     See Also
     --------

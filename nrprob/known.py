@@ -1,4 +1,4 @@
-"""Soft known structure."""
+"""Soft known structure: probabilities of the known groups of samples."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from nrprob.data.validation import as_array, check_choice, check_random_state
 
 
 class InfeasibleConstraints(ValueError):
-    """No clustering with this number of clusters satisfies all constraints.
+    """Error for constraints that no clustering with the given number of clusters satisfies.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class InfeasibleConstraints(ValueError):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of rows, and the name of their source, such as "must_link"."""
+    """Pairs of rows: indices ``rows`` (p, 2), and the name of their source, such as "must_link"."""
 
     rows: np.ndarray
     source: str
@@ -82,7 +82,10 @@ def check_pairs(pairs: Any, n: int, name: str) -> np.ndarray:
 
 
 def check_cannot_link(pairs: Any, n: int) -> np.ndarray:
-    """Validate cannot-links as `check_pairs`; raise InfeasibleConstraints for a row with itself."""
+    """Validate cannot-links (p, 2); see `check_pairs`.
+
+    A cannot-link of a row with itself raises InfeasibleConstraints.
+    """
     array = check_pairs(pairs, n, "cannot_link")
     same = array[:, 0] == array[:, 1]
     if same.any():
@@ -122,15 +125,17 @@ def pairs_from_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass
 class Components:
-    """Connected components of must-links, and the cannot-links between them.
+    """Connected components of must-links, and the cannot-links between components.
 
     Attributes
     ----------
+    n : number of rows
+    must, cannot : must-links and cannot-links of rows, by source
     node : (n,) component of every row; components are numbered in the order of their first rows
     n_nodes : number of components
-    edges : (e, 2) unique pairs a < b of components with a cannot-link
+    edges : (e, 2) distinct pairs a < b of components between which there is a cannot-link
     must_rows, cannot_rows : (p, 2) rows of all must-links, and of all cannot-links
-    softer : text about an alternative, for messages if not all pairs can be satisfied
+    softer : text about an alternative to hard constraints, for messages
     """
 
     n: int
@@ -170,7 +175,7 @@ class Components:
 
     @functools.cached_property
     def _link_index(self) -> dict[frozenset[int], int]:
-        """Index of the must-link between two rows."""
+        """Index of every must-link, by its pair of rows."""
         return {frozenset(pair): i for i, pair in enumerate(self.must_rows.tolist())}
 
     def _refuse_contradiction(self, inside: np.ndarray) -> None:
@@ -234,7 +239,7 @@ def _select_pairs(pairs: np.ndarray, indices: Sequence[int]) -> list[tuple[int, 
 
 
 def _unique_pairs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unique rows of ``pairs``, and the index of their first occurrence."""
+    """Return the distinct pairs, and the index of the first occurrence of each."""
     if not len(pairs):
         return pairs, np.zeros(0, np.int64)
     return np.unique(pairs, axis=0, return_index=True)
@@ -255,11 +260,11 @@ def _format_pairs(pairs: np.ndarray, sources: Sequence[str], indices: Sequence[i
 
 
 def feasible_start(components: Components, k: int) -> tuple[np.ndarray | None, int]:
-    """Find clusters of the components that satisfy all cannot-links.
+    """Assign components to ``k`` clusters such that all cannot-links are satisfied.
 
     Returns
     -------
-    start : (n_nodes,) int array, or None if the search reached its limit
+    start : (n_nodes,) cluster of every component, or None if the search reached its limit
     q : degeneracy of the graph of cannot-links; constraints are feasible if it is below ``k``
 
     Raises
@@ -280,9 +285,10 @@ def feasible_start(components: Components, k: int) -> tuple[np.ndarray | None, i
 
 
 def cluster_order(labels: np.ndarray, fixed: np.ndarray | None, k: int) -> np.ndarray:
-    """Order (k,) of the clusters in which the cluster of target class c is at position c.
+    """Order the clusters: entry c of the result (k,) is the cluster of target class c.
 
-    ``fixed`` (n,) are the target classes of the rows, -1 without one.
+    All other clusters follow. ``labels`` (n,) are the clusters of the rows, and ``fixed`` (n,) the
+    target classes of the rows, -1 for rows without a class.
     """
     if fixed is None:
         return np.arange(k)
@@ -305,8 +311,8 @@ def draw_pairs(
     n_pairs : int
         Number of pairs.
     wrong : {"none", "coin", "bias"}, default="none"
-        Errors of the pairs: "coin" makes a pair a must-link with probability 1/2. "bias" replaces
-        it by a must-link between rows of the last two classes.
+        Errors of the pairs: "coin" makes a pair a must-link with probability 1/2, else a
+        cannot-link. "bias" replaces a pair by a must-link between rows of the last two classes.
     share : float, default=0.4
         Share of the pairs with such errors.
     random_state : int, RandomState instance or None, default=None

@@ -1,4 +1,4 @@
-"""JAX settings of all computations, independent of the settings of the caller."""
+"""JAX settings of the computations of this package, independent of the caller's settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEW = 4096  # number of rows up to which the threads of other libraries are slo
 def standard(wide: bool = True) -> Iterator[None]:
     """Use standard settings of JAX inside the ``with``, with 64 bits if ``wide``.
 
-    The settings of the caller are restored afterwards. Matrix products are computed in the
+    The settings of the caller are restored at the end. Matrix products are computed in the
     precision of their factors. By default, an accelerator rounds factors in single precision to 10
     bits, which is too inaccurate for differences of objectives. The settings belong to a thread; a
     new thread has the settings of the process.
@@ -32,9 +32,9 @@ def standard(wide: bool = True) -> Iterator[None]:
 def few_threads(n_rows: int) -> Any:
     """Context in which other libraries process few rows in one thread.
 
-    The context has an effect only if ``n_rows`` is small. scikit-learn's k-means gives 256 rows at
-    a time to a thread, and LAPACK fewer. Threads that wait for work slow down a busy machine,
-    including this process.
+    The context has no effect if ``n_rows`` is large. A thread processes 256 rows at a time in
+    scikit-learn's k-means, and fewer rows in LAPACK. Threads that wait for work slow down a busy
+    machine, including this process.
     """
     from threadpoolctl import threadpool_limits
 

@@ -304,7 +304,7 @@ def _prepare_frame(X: Any, known: Any, estimator: Any) -> Prepared:
 
 
 def _as_preparation(option: str, value: Any) -> str:
-    """Write an argument of `prepare` as a call, for messages to users of `explore`."""
+    """Format an argument of `prepare` as a call, for messages to users of `explore`."""
     return f"prepare(X, {option}={value!r})"
 
 
@@ -350,7 +350,7 @@ def _set_parameters(
 
 
 def _passes(evidence: Evidence, criterion: str) -> bool:
-    """Return whether a clustering passes the test of the criterion."""
+    """Return whether a clustering passes the test ``criterion`` ("structure" or "gap")."""
     if criterion == "structure":
         return evidence.supports_clusters
     if evidence.p_gap_ is None:

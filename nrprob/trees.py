@@ -17,9 +17,10 @@ def node(cls: type[T]) -> type[T]:
 
     A field is static if its metadata states this: ``field(metadata={"static": True})``.
 
-    `jax.tree_util.register_dataclass` is not used because of a defect: it compares trees of two
-    different classes as equal if their fields are equal. Only hashes, of which a table compares
-    seven bits, then prevent that a compiled program runs with the fields of another class.
+    `jax.tree_util.register_dataclass` is not used because of a defect: trees of two different
+    classes compare as equal if their fields are equal. A compiled program could then run with the
+    fields of another class. Only differences of hashes, of which a table compares seven bits, would
+    prevent this.
     """
     node_class: Any = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(node_class)

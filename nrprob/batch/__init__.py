@@ -1,4 +1,4 @@
-"""Batch runs from model files: data, known structure, methods, measures and reports."""
+"""Run model files, which declare data, known structure, methods, measures and reports."""
 
 from __future__ import annotations
 

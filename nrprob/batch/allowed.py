@@ -71,8 +71,8 @@ def check_allowed(kind: type[Any], parameters: Mapping[str, Any], where: str = "
 def _check_bounds(place: str, name: str, value: float, counts: bool) -> None:
     """Raise InputError for a number outside of bounds that hold for all estimators.
 
-    ``place`` names the parameter in the message, and ``counts`` states whether it is a count. The
-    estimator checks its own bounds later.
+    ``place`` names the parameter in the message, and ``counts`` states whether the parameter is a
+    count, such as a number of clusters. The estimator checks its own bounds later.
     """
     low, high = -LARGEST, LARGEST
     if name == "n_jobs":

@@ -100,7 +100,10 @@ def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> D
 
 
 def _find_executor(run: _Run, content: bytes | None) -> Executor:
-    """Executor of a run on this worker, which keeps the executors of the latest runs."""
+    """Return the executor of a run on this worker, which stores the executors of the latest runs.
+
+    ``content`` is as in `_execute`.
+    """
     from distributed import get_worker
 
     from nrprob.batch.executor import Executor
@@ -129,7 +132,7 @@ def _find_executor(run: _Run, content: bytes | None) -> Executor:
 
 
 async def _forget_run(name: str) -> None:
-    """Remove the executor of a run from this worker, which then executes no more of its batches.
+    """Remove the executor of a run from this worker, which then executes no batch of this run.
 
     The function is a coroutine, since dask need not wait for the result of a coroutine.
     """
@@ -147,9 +150,10 @@ def _check_version(who: str, theirs: str, ours: str) -> None:
 
 @contextlib.contextmanager
 def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[Client | None]:
-    """Connect to a cluster by `nrprob.scheduler.connect`; yield None without a scheduler.
+    """Connect to a cluster by `nrprob.scheduler.connect`; yield the client.
 
-    Raises InputError also if the user names ``devices``, since workers use their own devices.
+    Yields None if ``scheduler`` is None. Raises InputError also if the user names ``devices``,
+    since workers use their own devices.
     """
     if scheduler is None:
         yield None
@@ -274,7 +278,7 @@ class Cluster:
 
 
 def _failure_reason(error: Exception) -> str:
-    """Reason why a batch has no result."""
+    """Describe the error of a batch that has no result, in one line."""
     from distributed import KilledWorker
 
     if isinstance(error, KilledWorker):

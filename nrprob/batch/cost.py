@@ -1,7 +1,7 @@
 """Estimate the memory of the fits of a model file before data are generated or read.
 
-The size of the data comes from the parameters of a generator, a table of the data sets that can be
-loaded, or the header of a file. Every estimator declares its large arrays in its `capabilities`. A
+The size of the data comes from the parameters of a generator, from the header of a file, or from a
+table of known data sets. Every estimator declares its large arrays in its `capabilities`. A
 model file that needs more than the memory of the machine is refused. A ``cell`` is a planned fit.
 """
 
@@ -38,16 +38,16 @@ from nrprob.exceptions import InputError
 
 __all__ = ["MAX_CACHED_BYTES", "MAX_TABLES", "Cost", "available_memory", "estimate", "refuse_large"]
 
-MAX_TABLES = 64  # number of data sets in memory for the fits that share them,
-MAX_CACHED_BYTES = 2**30  # unless they take more bytes; one data set always stays
+MAX_TABLES = 64  # maximum number of data sets in memory
+MAX_CACHED_BYTES = 2**30  # maximum size of several data sets in memory; one may be larger
 LABEL = 4  # bytes of a label in results
 _CLUSTERS = "n_clusters", "n_components", "max_clusters"
-_DEFAULT_N_CLUSTERS = 10  # if the file has no number
+_DEFAULT_N_CLUSTERS = 10  # assumed number of clusters if the file has no number
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimated size of a model file.
+    """Estimated numbers of fits and bytes of memory of a model file.
 
     Attributes
     ----------
@@ -82,10 +82,10 @@ class Cost:
 
 
 def estimate(plan: Plan, *, methods: bool = True) -> Cost:
-    """Estimate the size of a plan.
+    """Estimate the numbers of data sets and fits of a plan, and their memory.
 
-    With ``methods``, the estimate includes the arrays of the estimators, whose classes are then
-    imported.
+    If ``methods`` is True, the estimate includes the arrays of the estimators, whose classes are
+    then imported.
     """
     model = plan.model
     sizes: dict[int, Size | None] = {}
@@ -134,8 +134,8 @@ def refuse_large(plan: Plan, *, methods: bool = True) -> None:
 def available_memory() -> float:
     """Bytes of memory that this process may use.
 
-    It is the memory of the machine, or the limit of the control group of the process if this is
-    lower.
+    This is the memory of the machine, or the limit of the control group of the process if that
+    limit is lower.
     """
     limits = [math.inf]
     with contextlib.suppress(AttributeError, OSError, ValueError):
@@ -156,7 +156,7 @@ def available_memory() -> float:
 
 
 def _data_size(model: ModelFile, parameters: Mapping[str, Any]) -> Size | None:
-    """Size of a data set after its preparation for the methods; None if unknown."""
+    """Size of a data set with these ``parameters``, after transformations; None if unknown."""
     data = model.data
     if data.loader is not None:
         size = size_of_set(data.loader)
@@ -228,9 +228,10 @@ def _default_parameters(name: str) -> dict[str, Any]:
 
 
 def _dimensions(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
-    """Numbers of samples, features, clusters, ... of a fit, by letter.
+    """Numbers of samples, features, clusters and so on of a fit, by letter.
 
     The letters are defined under ``arrays`` in `nrprob.estimator.capabilities.Capabilities`.
+    ``size`` is the size of the data, and ``parameters`` are the parameters of the estimator.
     """
 
     def first_integer(*names: str, default: int = 1) -> int:
@@ -251,7 +252,10 @@ def _dimensions(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _fit_bytes(cell: Experiment, size: Size, dimensions: Mapping[str, int]) -> int:
-    """Bytes of the largest array of a planned fit with these ``dimensions``."""
+    """Bytes of the largest array of a planned fit.
+
+    ``size`` is the size of the data, and ``dimensions`` is the result of `_dimensions`.
+    """
     from nrprob.engines.placement import MEMORY
 
     method = registry.find_method(cell.name)

@@ -46,7 +46,10 @@ __all__ = ["DataSets", "Done", "Executor", "LocalPool", "execute_batch"]
 
 
 class DataSets:
-    """Cache of the most recent data sets of a model file, and of the errors of unavailable ones."""
+    """Cache of the most recently used data sets of a model file.
+
+    If a data set is not available, the error is cached instead.
+    """
 
     def __init__(self, model: ModelFile):
         self._model = model
@@ -76,7 +79,11 @@ class DataSets:
 
 @dataclass
 class _Prepared:
-    """A fit whose calls (``task.calls``) of a compiled program are still to be computed."""
+    """A fit that waits for the results of a compiled program.
+
+    ``task.calls`` are the calls of the program that the fit needs. ``inputs`` are the arguments of
+    the fit, ``estimator`` is the unfitted estimator, and ``messages`` are warnings so far.
+    """
 
     inputs: Inputs
     estimator: Any
@@ -85,7 +92,7 @@ class _Prepared:
 
 
 def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function, or the error that it raises for one fit."""
+    """Call a function for one fit; return the result, or the ValueError or TypeError raised."""
     try:
         return function(*arguments)
     except (ValueError, TypeError) as error:
@@ -96,6 +103,7 @@ class Executor:
     """Computes planned fits, together in compiled programs if possible, otherwise one by one.
 
     By default, an executor uses all devices of JAX, and the CPU for algorithms of many small steps.
+    ``threads`` is the number of concurrent programs on a CPU, by default the number of cores.
     """
 
     def __init__(
@@ -110,7 +118,7 @@ class Executor:
         self.lanes = Batcher(devices or jax.devices(), threads, stepwise=cpu)
 
     def fit(self, cells: Sequence[Experiment]) -> dict[Experiment, Fit | Exception]:
-        """Compute planned fits; return each with its result, or with its error if it fails."""
+        """Compute planned fits; return the result of every fit, or the error if it fails."""
         results = {cell: _attempt(self._prepare, cell) for cell in cells}
         waiting = {cell: r for cell, r in results.items() if isinstance(r, _Prepared)}
         with standard():
@@ -160,15 +168,19 @@ class Executor:
         return self._score(cell, inputs, estimator, fit)
 
     def _is_too_large(self, size: int) -> bool:
-        """Whether ``size`` bytes are more than half of a device, and there are several devices.
+        """Whether the rows of a fit are to be distributed over several devices.
 
-        The rows of the fit can then be distributed over the devices.
+        This is so if its largest array (``size`` bytes) needs more than half of the memory of a
+        device, and there are several devices.
         """
         limit = (self.lanes.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
         return len(self.lanes.devices) > 1 and size > 0.5 * limit
 
     def _finish(self, cell: Experiment, prepared: _Prepared, solved: list[Any]) -> Fit:
-        """Finish a fit from the results ``solved`` of its calls of a compiled program."""
+        """Finish a fit from the results of a compiled program; return the scored record.
+
+        ``solved`` has the solution and the seconds of every call of the program.
+        """
         estimator, task = prepared.estimator, prepared.task
         solutions, seconds = zip(*solved, strict=True)
         with warnings.catch_warnings(record=True, action="always") as caught:
@@ -181,7 +193,10 @@ class Executor:
         return fit
 
     def _score(self, cell: Experiment, inputs: Inputs, estimator: Any, fit: Fit) -> Fit:
-        """Compute the measures of a fit, and drop outputs that the model file does not save."""
+        """Compute the measures of ``fit``, and drop outputs that the model file does not save.
+
+        Returns ``fit``, with outputs for all rows instead of the fitted rows only.
+        """
         model, table, parts, target = self.model, self.data(cell), inputs.parts, inputs.target
         classifies = parts is not None and inputs.y is not None
         classifies = (
@@ -216,7 +231,10 @@ class Executor:
 
 
 def _fit_alone(estimator: Any, inputs: Inputs) -> str:
-    """Fit one estimator; return why its constraints are infeasible, "" if they are feasible."""
+    """Fit one estimator; return why the must-links and cannot-links are infeasible.
+
+    The reason is empty if they are feasible.
+    """
     from nrprob.links import InfeasibleConstraints
 
     try:
@@ -234,9 +252,10 @@ def _fit_alone(estimator: Any, inputs: Inputs) -> str:
 def _predict(
     estimator: Any, inputs: Inputs, classifies: bool, views: tuple[int, ...]
 ) -> np.ndarray:
-    """Predict all test rows, and also the fitted rows if ``classifies``; -1 for all other rows.
+    """Predict the labels of test rows and, if ``classifies``, also of fitted rows.
 
-    ``views`` is () for one labeling, or (V,) for V views.
+    Returns labels (n, *views) of all n rows, -1 for rows without a prediction. ``views`` is () for
+    one labeling, or (V,) for V views.
     """
     assert inputs.parts is not None
     predicted = np.full((inputs.parts.part.size, *views), -1)
@@ -315,6 +334,6 @@ class LocalPool:
         self._waiting.append((name, cells))
 
     def next_done(self) -> tuple[str, Done]:
-        """Execute a submitted batch; return its name and outcome."""
+        """Execute the batch that was submitted first; return its name and outcome."""
         name, cells = self._waiting.popleft()
         return name, execute_batch(self._executor, cells)

@@ -26,7 +26,7 @@ def check_external(estimator: Any, X: Any) -> None:
     Raises
     ------
     ValueError, TypeError
-        If the estimator, in its own checks, or this function refuses them.
+        If the checks of the estimator or of this function find an invalid value.
     """
     if hasattr(estimator, "_parameter_constraints"):  # scikit-learn, and packages that follow it
         estimator._validate_params()

@@ -34,7 +34,7 @@ _OF_CLUSTERING = ("method", "parameters", "n_clusters", "cluster_sizes", "object
 
 
 def _as_json(value: Any) -> Any:
-    """Convert a value to one that JSON can hold."""
+    """Convert a value to a type that JSON can represent; unsuitable values become text."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return value if isinstance(value, str | int | float | bool | None) else repr(value)
@@ -61,8 +61,8 @@ def _summarize_fit(fit: Fit) -> dict[str, Any]:
 def _summarize_clustering(fit: Fit, evidence: Any, result: FitResult | None) -> dict[str, Any]:
     """Summarize one clustering of an exploration, as an entry of ``result.json``.
 
-    ``evidence`` is its significance test in the search, or None. ``result`` has its scores,
-    warnings and later tests; it is None for the clustering that the exploration rejected.
+    ``evidence`` is the significance test of the clustering in the search, or None. ``result`` has
+    scores, warnings and later tests; it is None for the clustering that the exploration rejected.
     """
     summary = {name: _summarize_fit(fit)[name] for name in _OF_CLUSTERING}
     if result is None:
@@ -82,7 +82,7 @@ def _summarize_clustering(fit: Fit, evidence: Any, result: FitResult | None) -> 
 
 
 def _view_columns(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of a CSV file: one for labels (n,) of n rows, or one per view for labels (n, V)."""
+    """Columns of a CSV file by name: one for labels (n,), or one per view for labels (n, V)."""
     if labels.ndim == 1:
         return {name: labels}
     return {f"{name}_{v}": column for v, column in enumerate(labels.T)}
@@ -205,11 +205,11 @@ def _write(
 def _draw_chapter(
     chapter: Chapter, name: str | None, evidence_name: str, evidence: Any = None
 ) -> dict[str, bytes]:
-    """Plot the clusters and the test of a chapter, and add the plots to the chapter.
+    """Plot the clusters and the test of one clustering, and add the plots to its chapter.
 
     Returns the contents of the plots by file name: ``name`` for the clusters, and ``evidence_name``
-    for the test. ``evidence`` is the test by the search of `nrprob explore`, for a chapter without
-    tests.
+    for the test. ``evidence`` is the test by the search of `nrprob explore`; it is plotted if the
+    chapter has no later test.
     """
     import matplotlib
 
@@ -245,9 +245,9 @@ def _draw_chapter(
 
 
 def draw_clusters(result: FitResult, suffix: str) -> bytes:
-    """Plot the clusters of the first fit; return the content of a file with this suffix.
+    """Plot the clusters of the first fit; return the content of an image file.
 
-    The content is empty if there are no clusters.
+    ``suffix`` is the format, such as "png". The content is empty if no row has a cluster.
     """
     import matplotlib
 
@@ -282,7 +282,10 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
 
 
 def _encode_figure(figure: Figure, suffix: str) -> bytes:
-    """Content of a file with this suffix that shows a figure; the figure is closed."""
+    """Save a figure as an image file in memory and close the figure; return the content.
+
+    ``suffix`` is the format, such as "png".
+    """
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()

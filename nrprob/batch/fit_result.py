@@ -1,4 +1,7 @@
-"""Fits of one data set, with their tests, from which terminal output, files and pages are made."""
+"""Fits of one data set, and tests of their clusters.
+
+Terminal output, files and HTML pages are made from these records.
+"""
 
 from __future__ import annotations
 
@@ -94,17 +97,20 @@ class FitResult:
     say: Say = as_option
 
     def name_cluster(self, cluster: int) -> str:
-        """Name of a cluster; its number if it has no other name."""
+        """Name of a cluster; its number if the cluster has no name."""
         has_name = 0 <= cluster < len(self.cluster_names)
         return self.cluster_names[cluster] if has_name else str(cluster)
 
     def title_cluster(self, cluster: int) -> str:
-        """Name of a cluster; its number after the word "cluster" if it has no other name."""
+        """Name of a cluster; "cluster" and its number if the cluster has no name."""
         name = self.name_cluster(cluster)
         return name if 0 <= cluster < len(self.cluster_names) else f"cluster {name}"
 
     def name_clusters(self, labels: np.ndarray) -> Any:
-        """Names of the clusters of samples (n,), as ordered categories; numbers without names."""
+        """Names of the clusters ``labels`` (n,), as categories in the order of the clusters.
+
+        If the clusters have no names, ``labels`` is returned.
+        """
         if not self.cluster_names:
             return labels
         import pandas as pd
@@ -115,7 +121,7 @@ class FitResult:
 
     @cached_property
     def alert(self) -> str:
-        """Warning that a single feature determines the clusters; empty if none does."""
+        """Warning that a single feature determines the clusters; empty if no feature does."""
         labels, table = self.fits[0].labels, self.table
         if labels.ndim > 1:
             return ""
@@ -140,11 +146,11 @@ def check_clusters(
     alert: str = "",
     title_cluster: Callable[[int], str] = "cluster {}".format,
 ) -> Tested:
-    """Test the clusters of an estimator that is fitted to ``X``, and compute confidences.
+    """Test the clusters of an estimator that is fitted to ``X``, and compute bootstrap confidences.
 
-    The tests use the seed of the estimator. If ``evidence`` is passed, the clusters are not tested
-    again. If there is an ``alert`` (`FitResult.alert`), the confidence is not computed.
-    ``title_cluster`` names a cluster in sentences.
+    The tests use the seed of the estimator and the significance level ``alpha``. If ``evidence``,
+    an earlier test, is passed, the clusters are not tested again. If there is an ``alert``
+    (`FitResult.alert`), no confidence is computed. ``title_cluster`` names a cluster in sentences.
     """
     if sparse.issparse(X):
         reason = (
@@ -180,10 +186,12 @@ def exploration_results(
     alpha: float | None = None,
     cluster_names: Sequence[Sequence[str]] = (),
 ) -> list[FitResult]:
-    """One result per clustering of an exploration; each is conditioned on the earlier clusterings.
+    """Make one result per clustering of an exploration.
 
-    With ``alpha``, the clusters are tested at this level, unless the exploration has tested them.
-    ``cluster_names`` has names of clusters for the first clusterings.
+    Every clustering is conditioned on all earlier ones, which are known labelings in its result.
+    ``measured`` are known continuous covariates. With ``alpha``, confidences are computed, and the
+    clusters are tested at this level unless the exploration has tested them. ``cluster_names`` has
+    the names of the clusters, for the first clusterings.
     """
     names = [f"clustering_{r + 1}" for r in range(solution.labels_.shape[1])]
     results = []
@@ -208,10 +216,10 @@ def exploration_results(
 
 
 def plan_result(plan: Plan, dataset: xarray.Dataset) -> FitResult:
-    """Result of a plan with one data set and one fit of every method.
+    """Make the result of a plan with one data set and one fit of every method.
 
-    ``dataset`` has the fits, from `nrprob.batch.load`. With known structure, methods that are
-    conditioned on it come first.
+    ``dataset`` has the fits, from `nrprob.batch.load`. If there is known structure, methods that
+    are conditioned on the known structure come first.
     """
     model = plan.model
     table = load_data(model, plan.cells[0].data, plan.cells[0].seed)

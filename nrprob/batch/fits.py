@@ -45,8 +45,12 @@ class Fit:
     labels : cluster of each row (n,), or (n, V) for V views; -1 for rows that were not fitted
     seconds : run time of the fit
     membership : memberships (n, k), NaN for rows that were not fitted; None if the method has none
+    objective : final objective of the best restart; NaN for external estimators
     trace : objective at every step of the best restart
-    restarts : objective of every restart
+    restarts : final objective of every restart
+    n_clusters : number of clusters, summed over the views
+    converged, n_iter : whether the fit has converged, and its number of iterations
+    warnings : messages of the warnings during the fit
     compile_seconds : compilation time of the program of the fit, NaN if unknown
     dtype : floating-point type of the computations
     scores : value of every measure, by name
@@ -89,7 +93,7 @@ def combine_views(labels: np.ndarray) -> np.ndarray:
 
 
 def cluster_sizes(labels: np.ndarray) -> list:
-    """Sizes of all clusters; with views, a list of sizes for every view."""
+    """Sizes of all clusters of labels (n,), or lists of sizes, one per view, of labels (n, V)."""
     if labels.ndim == 2:
         return [cluster_sizes(view) for view in labels.T]
     return np.bincount(labels[labels >= 0]).tolist()
@@ -98,8 +102,8 @@ def cluster_sizes(labels: np.ndarray) -> list:
 def record_fit(title: str, estimator: Any, seconds: float, messages: Sequence[str]) -> Fit:
     """Make the record of a fitted estimator.
 
-    ``title`` is its name in reports, ``seconds`` the run time of its fit, and ``messages`` are the
-    warnings of the fit.
+    ``title`` is the name of the fit in reports, ``seconds`` is the run time, and ``messages`` are
+    the messages of the warnings.
     """
     restarts = getattr(estimator, "restarts_", None)
     membership = getattr(estimator, "membership_", None)
@@ -130,10 +134,10 @@ def fit_method(
     y: np.ndarray | None = None,
     where: str = "",
 ) -> tuple[Fit, Any]:
-    """Fit a method by its short name; return the record, with its warnings, and the estimator.
+    """Fit the method with a short name; return the record of the fit, and the fitted estimator.
 
-    ``known`` is not passed to methods that take no known structure. ``where`` is a prefix of
-    parameter names in messages.
+    The record has the warnings of the fit. ``known`` is not passed to methods that take no known
+    structure. ``where`` is a prefix of parameter names in messages.
     """
     estimator = registry.make_estimator(name, parameters, where)
     keywords = registry.find_method(name).capabilities.keywords(known)
@@ -147,10 +151,10 @@ def fit_method(
 
 
 def default_measures(labelings: Sequence[str], known: Sequence[str] = ()) -> dict[str, Measure]:
-    """Default measures of the agreement of the clusters with every labeling.
+    """Default measures, by name, of the agreement of the clusters with every labeling.
 
-    They are NMI and accuracy. Clusters should differ from ``known`` labelings, so that an accuracy
-    says nothing about them.
+    These are the normalised mutual information (NMI) and the matched accuracy. ``known`` labelings
+    have no accuracy: clusters should differ from them, so that an accuracy is meaningless.
     """
     return {
         f"{short} of {name}": Measure(metric=metric, labeling=name)
@@ -211,10 +215,10 @@ def score_fit(
 def _agreement(
     labels: np.ndarray, measure: Measure, labelings: Mapping[str, np.ndarray], rows: np.ndarray
 ) -> float:
-    """Agreement, by a measure, of clusters with a labeling or between two views.
+    """Value of a measure of the agreement of clusters with a labeling, or of two views.
 
-    ``labels`` are the clusters of the compared rows, and ``rows`` (n,) marks these rows in
-    ``labelings``.
+    ``labels`` (r,) or (r, V) are the clusters of the r compared rows. ``rows`` (n,) marks these
+    rows among all rows, which ``labelings`` have.
     """
     from nrprob import metrics
 
@@ -230,7 +234,10 @@ def _agreement(
 
 
 def _separation(labels: np.ndarray, measure: Measure, X: Any) -> float:
-    """Separation, by a measure, of the clusters of rows in their features ``X``."""
+    """Value of a measure of the separation of clusters in the features ``X`` (r, m) of r rows.
+
+    ``labels`` (r,) or (r, V) are the clusters. By default, the value is the mean over the views.
+    """
     from nrprob import metrics
 
     assert measure.metric is not None
@@ -241,7 +248,7 @@ def _separation(labels: np.ndarray, measure: Measure, X: Any) -> float:
 
 
 def _views(labels: np.ndarray, measure: Measure) -> list[np.ndarray]:
-    """Labels of the view that a measure names, or of all views."""
+    """List the labels (r,) of the view that a measure names, or of every view."""
     views = [*labels.reshape(len(labels), -1).T]
     return views[measure.view : measure.view + 1] if isinstance(measure.view, int) else views
 
@@ -264,7 +271,7 @@ def _attribute_value(estimator: Any, path: str) -> float:
 
 
 def _class_rates(fit: Fit, parts: Parts, classifies: bool) -> dict[str, float]:
-    """Accuracies of class predictions on fitted and on test rows.
+    """Accuracies of class predictions on fitted rows and on test rows, and the error, by metric.
 
     If ``classifies``, the predictions of the estimator are classes. Otherwise a cluster predicts
     the most frequent class of its labelled rows, or of all labelled rows if the cluster has none.

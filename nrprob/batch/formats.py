@@ -72,7 +72,7 @@ def check_file(path: Path) -> None:
 
 
 def results_in(folder: Path) -> list[Path]:
-    """Files of a folder with the names of results of a fit or an exploration."""
+    """List the files in a folder that are named like results of a fit or an exploration."""
     if not folder.is_dir():
         return []
     pictures = sorted(path for path in folder.iterdir() if _PICTURES.fullmatch(path.name))
@@ -81,26 +81,25 @@ def results_in(folder: Path) -> list[Path]:
 
 
 def is_fit_folder(folder: Path) -> bool:
-    """Whether a folder has results of a fit or an exploration, and not of a model file."""
+    """Whether a folder has results of a fit or an exploration, but not of a model file."""
     return (folder / SUMMARY).exists() and not (folder / PLAN).exists()
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file contains the columns of one table, and not a matrix."""
+    """Whether the format of a file is a table with named columns, and not NPZ or H5AD."""
     return format_of(path) not in (".npz", ".h5ad")
 
 
 def require_columns(names: Collection[str], available: Collection[str], path: Path) -> None:
-    """Raise InputError if some column names are not ``available`` in a file."""
+    """Raise InputError if ``names`` are not all ``available`` column names of the file ``path``."""
     for name in names:
         refuse_unknown(name, available, f"{path} has no such column; {name!r}")
 
 
 def column_names(path: Path, options: ReadingOptions = _DETECTED) -> list[str]:
-    """Column names of a file.
+    """Names of the columns of a file, of the arrays of an NPZ file, or of ``obs`` of an H5AD file.
 
-    They are names of arrays for an NPZ file, and of columns of ``obs`` for annotated data.
-    ``options`` say how a text file or a spreadsheet is to be read. Raises InputError if the file
+    ``options`` state how a text file or a spreadsheet is to be read. Raises InputError if the file
     does not exist or is damaged.
     """
     check_file(path)
@@ -119,7 +118,10 @@ def column_names(path: Path, options: ReadingOptions = _DETECTED) -> list[str]:
 
 
 def npz_names(arrays: list[str]) -> list[str]:
-    """Names of the contents of an NPZ file with these arrays; a sparse matrix is called "X"."""
+    """Names of the contents of an NPZ file, from the names of its ``arrays``.
+
+    If the arrays store a sparse matrix, the only name is "X".
+    """
     return [ROWS] if {"format", "shape", "data"} <= set(arrays) else arrays
 
 
@@ -144,9 +146,9 @@ def _obs_names(path: Path) -> list[str]:
 
 
 def require_part(path: Path, kind: str, name: str) -> None:
-    """Raise InputError unless a file has annotated data with this part.
+    """Raise InputError if a file is not an H5AD file with this layer or entry of obsm.
 
-    The part is the layer ``name`` or the entry ``name`` of obsm, as ``kind`` states.
+    ``kind`` is "layer" or "obsm", and ``name`` is the name of the layer or entry.
     """
     if path.suffix != ".h5ad":
         raise InputError(
@@ -161,7 +163,10 @@ def require_part(path: Path, kind: str, name: str) -> None:
 
 
 def with_labelings(columns: Mapping[str, Any], labelings: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of results and labelings; a labeling named like a result gets the suffix "(data)"."""
+    """Join columns of results and labelings, which both are dictionaries of columns by name.
+
+    A labeling with the name of a column of results gets the suffix "(data)".
+    """
     result = dict(columns)
     for name, values in labelings.items():
         while name in result:
@@ -171,7 +176,10 @@ def with_labelings(columns: Mapping[str, Any], labelings: Mapping[str, Any]) -> 
 
 
 def write_csv(columns: Mapping[str, Any]) -> str:
-    """Contents of a CSV file with these columns, with escaped text cells and headers."""
+    """Return the text of a CSV file with these columns.
+
+    Texts and headers that a spreadsheet would evaluate as formulas are escaped.
+    """
     import pandas as pd
 
     frame = pd.DataFrame(dict(columns))
@@ -187,9 +195,10 @@ def write_csv(columns: Mapping[str, Any]) -> str:
 
 
 def read_records(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield the rows of a small CSV file as texts by column.
+    """Yield the rows of a small CSV file, each as a dictionary from column to text.
 
-    Raises ValueError for other columns than ``columns`` and for incomplete rows.
+    Raises ValueError if the file has more than `MAX_RECORDS` bytes, if its columns are not
+    ``columns``, or if a row is incomplete.
     """
     with path.open("rb") as file:
         content = file.read(MAX_RECORDS + 1)

@@ -1,6 +1,6 @@
 """Load the data of a model file, and assemble the arguments of its fits.
 
-A `Table` holds a feature matrix of m features and named labelings of its rows.
+A `nrprob.batch.tables.Table` holds the features of rows, and labelings of the rows by name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["Inputs", "assemble_inputs", "known_array", "load_data", "load_select
 
 
 def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Argument ``known`` of `fit` from any number of known labelings.
+    """Combine known labelings (n,) into the argument ``known`` of `fit`.
 
-    It is None without labelings, the labeling itself if there is one, and otherwise an array with
-    one column of integers per labeling.
+    Returns None without labelings, the labeling itself if there is only one, and an integer array
+    (n, n_labelings) if there are several.
     """
     if not labelings:
         return None
@@ -38,9 +38,10 @@ def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
 def _merge_groups(
     table: tables.Table, name: str, source: str, groups: Mapping[str, Sequence[Any]]
 ) -> np.ndarray:
-    """Labeling that merges the values of the labeling ``source`` of a table into ``groups``.
+    """Make a labeling (n,) by merging values of the labeling ``source`` of a table into groups.
 
-    ``name`` is the name of the new labeling, for messages.
+    ``groups`` maps the name of every group to the values that it merges. ``name`` is the name of
+    the new labeling, for messages. Raises InputError if a value belongs to no group.
     """
     labels = [str(v) for v in table.labelings[source]]
     group_of = {str(value): group for group, values in groups.items() for value in values}
@@ -57,7 +58,7 @@ def _merge_groups(
 def _check_labeling(name: str, table: tables.Table, where: str) -> None:
     """Raise InputError if a table has no labeling ``name``.
 
-    ``where`` is the key in the model file, for the message.
+    ``where`` is the key of the model file that names the labeling, for the message.
     """
     if name not in table.labelings:
         advice = (
@@ -69,10 +70,10 @@ def _check_labeling(name: str, table: tables.Table, where: str) -> None:
 def _read_source(
     data: Data, parameters: Mapping[str, Any], seed: int | None, partial: Collection[str]
 ) -> tables.Table:
-    """Load or generate the table of rows and labelings.
+    """Read, load or generate the data that a model file names.
 
-    The generator or loader takes ``parameters`` and ``seed``. The labelings named in
-    ``partial`` may have missing labels.
+    ``parameters`` are the arguments of the loader or generator, and ``seed`` is the seed of the
+    generator. The labelings named in ``partial`` may have missing labels.
     """
     if data.loader is not None:
         return _drop_columns(data.drop, tables.load_set(data.loader, parameters))
@@ -95,7 +96,7 @@ def _read_source(
 
 
 def _drop_columns(drop: Sequence[str], table: tables.Table) -> tables.Table:
-    """Drop the named columns of a table."""
+    """Return a table without the columns that ``drop`` names; at least one column must stay."""
     if not drop:
         return table
     names = table.feature_names or []
@@ -108,7 +109,7 @@ def _drop_columns(drop: Sequence[str], table: tables.Table) -> tables.Table:
 
 
 def _weight_terms(X: Any) -> Any:
-    """Replace counts of terms by tf-idf weights, and scale the rows to unit length."""
+    """Replace counts of terms (n, m) by tf-idf weights, and scale the rows to unit length."""
     from sklearn.feature_extraction.text import TfidfTransformer
 
     if X.min() < 0:
@@ -123,7 +124,8 @@ def _weight_terms(X: Any) -> Any:
 def _reduce_to_components(components: float, table: tables.Table) -> tables.Table:
     """Replace the features by their leading principal components.
 
-    ``components`` is their number, or the share of the variance that they must explain.
+    ``components`` is the number of components, or the share of the variance that the components
+    must explain.
     """
     from sklearn.decomposition import PCA
 
@@ -149,7 +151,10 @@ def _reduce_to_components(components: float, table: tables.Table) -> tables.Tabl
 
 
 def _view_columns(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]:
-    """Indices of the columns of every view."""
+    """List the indices of the columns of every view, one array per view.
+
+    ``views`` has the number of adjacent columns, or the list of column names, of every view.
+    """
     n_columns = table.X.shape[1]
     if isinstance(views[0], int):
         if sum(views) != n_columns:
@@ -173,8 +178,8 @@ def _select_rows(
 ) -> tables.Table:
     """Select rows of a table by position and by label.
 
-    ``rows`` are the first position and the end of a range, or None for all rows. ``keep`` has the
-    labels to keep, by name of the labeling.
+    ``rows`` are the first position and the end of a range, or None for all rows. ``keep`` maps
+    names of labelings to the labels whose rows are kept.
     """
     if rows is not None:
         first, end = rows
@@ -195,9 +200,10 @@ def _select_rows(
 def load_data(
     model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
 ) -> tables.Table:
-    """Load the data of a model file as `load_selected`, and then transform the features.
+    """Load the data of a model file with `load_selected`, and transform the features.
 
-    The model file may request tf-idf weights, standardised features or principal components.
+    The model file may request tf-idf weights, standardised features or principal components. The
+    arguments are as in `load_selected`.
     """
     data, table = model.data, load_selected(model, parameters, seed)
     if data.tfidf:
@@ -214,10 +220,12 @@ def load_selected(
 ) -> tables.Table:
     """Load the data of a model file, select rows, and add labelings, without standardisation.
 
-    If the model file requests it, the features are binarised. The default ``parameters`` and
-    ``seed`` of the generator or loader come from the file. Raises InputError if the data cannot be
-    read or do not match the file, and its subclass `DataUnavailable` if the data are not on this
-    machine.
+    If the model file requests it, the features are binarised. ``parameters`` are the arguments of
+    the loader or generator, and possibly ``rows`` and ``keep``; ``seed`` is the seed of the
+    generator. By default, both come from the model file.
+
+    Raises InputError if the data cannot be read or do not match the file. Raises its subclass
+    `DataUnavailable` if the data are not on this machine.
     """
     data = model.data
     parameters = data.parameters if parameters is None else parameters
@@ -264,12 +272,12 @@ class Inputs:
     Attributes
     ----------
     X, X_test : features of the n fitted rows (n, m) and of the test rows; for a method that takes
-        views, lists with the features of every view
-    known, known_test : known structure of the fitted rows and of the test rows, as a keyword of
-        `fit`; empty without known structure
-    y : target labels (n,) of the fitted rows, -1 where unknown; None without target labels
-    pairs : must-links and cannot-links, as keywords of `fit`
-    target : labelled rows; None without target labels
+        views, lists with the features of every view. Without a split, both are all rows
+    known, known_test : known structure of the fitted rows and of the test rows, as a keyword
+        argument of `fit`; empty without known structure
+    y : target labels (n,) of the fitted rows, -1 where unknown; None if the method gets no labels
+    pairs : must-links and cannot-links, as keyword arguments of `fit`
+    target : sampled target labels; None if the model file has no table ``partial_labels``
     parts : parts of the split; None without a split
     """
 
@@ -283,7 +291,10 @@ class Inputs:
     parts: Parts | None = None
 
     def spread(self, values: np.ndarray, fill: Any) -> np.ndarray:
-        """Put values of the fitted rows at their positions among all rows."""
+        """Put values (n, ...) of the fitted rows at their positions among all rows.
+
+        All other rows get the value ``fill``.
+        """
         if self.parts is None:
             return values
         out = np.full((self.parts.part.size, *values.shape[1:]), fill, values.dtype)
@@ -292,10 +303,10 @@ class Inputs:
 
 
 def assemble_inputs(model: ModelFile, table: tables.Table, cell: Experiment) -> Inputs:
-    """Assemble the arguments of a planned fit (``cell``).
+    """Assemble the arguments of a planned fit (``cell``) from its data set (``table``).
 
-    Sampled target labels, splits and pairs depend on the data set and the run only, so they are the
-    same for all methods of a run. Raises InputError if the data have too few rows.
+    Sampled target labels, splits and pairs depend on the data set and the run only, so all methods
+    of a run get equal ones. Raises InputError if the data have too few rows.
     """
     method, seed = registry.find_method(cell.name), (cell.seed, cell.run)
     known: dict[str, Any] = {}

@@ -33,7 +33,11 @@ def _hash_content(content: bytes) -> str:
 
 @dataclass
 class _Manifest:
-    """Digests of finished files, and of files that are being written, by file name."""
+    """Contents of ``manifest.json``.
+
+    ``files`` has the digests of finished files by file name, and ``announced`` the digests of files
+    that are being written.
+    """
 
     files: dict[str, str] = field(default_factory=dict)
     announced: dict[str, str] = field(default_factory=dict)
@@ -45,7 +49,7 @@ class _Manifest:
         return json.dumps({**content, "sha256": seal}, indent=1).encode()
 
     def has_content(self, name: str, content: bytes) -> bool:
-        """Whether the manifest lists this content of a file."""
+        """Whether the manifest has the digest of ``content`` for the file ``name``."""
         return _hash_content(content) in (self.files.get(name), self.announced.get(name))
 
 
@@ -56,7 +60,7 @@ def _change_error(path: Path) -> InputError:
 
 
 def _read_manifest(folder: Path) -> tuple[_Manifest, bytes]:
-    """Manifest of a run folder, and the content of its file."""
+    """Read the manifest of a run folder; return it, and the content of its file."""
     path = folder / MANIFEST
     refuse_link(path)
     try:
@@ -79,9 +83,10 @@ def _read_manifest(folder: Path) -> tuple[_Manifest, bytes]:
 
 
 def _read_checked(folder: Path, name: str) -> tuple[bytes, bool]:
-    """Content of a file, and whether it matches the manifest.
+    """Read a file; return its content, and whether the content matches the manifest.
 
-    Another process may write the file and the manifest at the same time.
+    Another process may write the file and the manifest at the same time, so a mismatch counts only
+    if the manifest has not changed meanwhile.
     """
     while True:
         manifest, before = _read_manifest(folder)
@@ -150,9 +155,10 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _settle(folder: Path) -> _Manifest:
-    """Return the manifest, after confirming files that a killed process has finished writing.
+    """Return the manifest of a run folder, to which a writer adds new files.
 
-    A damaged manifest counts as empty.
+    If a killed process has written an announced file completely, the file counts as finished. A
+    damaged manifest counts as empty.
     """
     try:
         manifest, _ = _read_manifest(folder)

@@ -31,7 +31,7 @@ _PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 class Measure(Strict):
-    """Agreement of the clusters with a labeling of the data, or an attribute of the fit.
+    """Measure of a model file: a metric of the clusters, or an attribute of the fitted estimator.
 
     ``metric`` compares ``labeling`` with the clusters of ``view``, by default with the combinations
     of the clusters of all views. The views "highest" and "lowest" are the views with the highest
@@ -41,7 +41,8 @@ class Measure(Strict):
     and are averaged over the views by default.
     ``attribute`` is a numeric attribute of fitted estimators, such as "tdl_", or an element of one:
     "n_clusters_.0". The measure is NaN for methods without this attribute. ``parameters`` are
-    further arguments of the metric. ``goal`` states whether high or low values are better.
+    further arguments of the metric. ``goal`` states whether high or low values are better; "auto"
+    depends on the metric.
     """
 
     metric: Metric | None = None
@@ -74,7 +75,10 @@ class Measure(Strict):
 
     @property
     def direction(self) -> str:
-        """The goal, with "auto" resolved by the metric."""
+        """Direction of better values: "high", "low" or "none".
+
+        This is ``goal``; the goal "auto" is replaced by the direction of the metric.
+        """
         if self.goal != "auto":
             return self.goal
         if self.metric in (None, "matching_rate"):
@@ -83,14 +87,14 @@ class Measure(Strict):
 
 
 class Setting(Strict):
-    """A selection of fits for one part of a table, and published values to compare them with.
+    """Group of rows of a table of a report: selected fits, and published values for comparison.
 
     ``where`` selects fits by values of parameters of the data or of the methods, or of elements of
     these parameters ("dims.0", "partial_labels.fraction", "split.labelled"). ``published`` has
     values by method, measure and statistic. The method "A / B" stands for the ratio of the means of
-    two methods; its statistic "p" is the p-value of a paired t-test of A and B. ``ids`` name values
-    of the tables in the folder ``published`` beside the model file
-    (`nrprob.batch.published.Published`), which `read_model` inserts into ``published``. The
+    two methods. The statistic "p" of this ratio is the p-value of a paired t-test of A and B.
+    ``ids`` are ids of published values (`nrprob.batch.published.Published`) in the folder
+    ``published`` beside the model file. `read_model` inserts these values into ``published``. The
     beginning of an id, up to a slash, names all values whose ids begin with it.
     """
 
@@ -145,8 +149,9 @@ class Save(Strict):
 class Report(Strict):
     """Names of output files.
 
-    ``out`` is the folder of the results, below the working directory. ``picture`` is the file in it
-    for the plot of a model file with one data set and one fit of every method; empty for no plot.
+    ``out`` is the folder of the results, below the working directory. ``picture`` is the file name
+    of the plot of clusters in this folder; empty for no plot. Only model files with one data set
+    and one fit of every method have such a plot.
     """
 
     picture: str | None = PICTURE

@@ -1,9 +1,9 @@
 """Read and check model files (TOML).
 
 A model file names its data, the known structure, methods with their parameters, and measures. It
-may also request samples of target labels, splits and pairs, lists of values for each of these
-settings, and tables and figures of a report; see docs/model-files.md. Unknown keys raise an error
-with their place and the nearest valid key.
+may also request random target labels, splits and pairs of rows, and tables and figures of a report.
+Most settings may have lists of values; see docs/model-files.md. An unknown key raises an error that
+names the key and the nearest valid key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ MAX_ERRORS = 20  # maximum number of reported errors of one file
 
 
 def _valid_keys(path: tuple[Any, ...]) -> list[str]:
-    """Valid keys of the table at a path of keys and indices in a model file."""
+    """List the valid keys of one table of a model file; empty if ``path`` leads to no table.
+
+    ``path`` has the keys and list indices that lead to the table, such as ("methods", 0).
+    """
     table: Any = ModelFile
     for key in path:
         if isinstance(table, type) and issubclass(table, BaseModel):
@@ -48,7 +51,7 @@ def _valid_keys(path: tuple[Any, ...]) -> list[str]:
 
 
 def _explain_error(error: Any) -> str:
-    """Translate an error of pydantic into one line: problem, key with value, remedy."""
+    """Translate an error of pydantic into a message of one line: problem, key, value, remedy."""
     path = tuple(error["loc"])
     # pydantic appends "[key]" to the path of a dictionary's key
     path = path[:-1] if path and path[-1] == "[key]" else path
@@ -119,10 +122,11 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 
 
 def _refuse_nesting(text: str, path: Path) -> None:
-    """Raise InputError for deeply nested keys and values.
+    """Raise InputError if the keys or values of a TOML file are nested too deeply.
 
-    Parsing such text takes long, or overflows the stack. The depth of dotted keys is the number of
-    dots, and the depth of values the number of open brackets, outside of strings and comments.
+    ``text`` is the content of the file ``path``. Parsing deeply nested text takes long, or
+    overflows the stack. The depth of a dotted key is its number of dots. The depth of a value is
+    the number of open brackets around it. Strings and comments do not count.
     """
     bare = _OPAQUE.sub("s", text)
     depth = deepest = 0
@@ -193,9 +197,10 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
 
 
 def default_folder(model: ModelFile, path: Path | str) -> Path:
-    """Default folder of results, below the working directory.
+    """Default folder of the results of a model file, below the working directory.
 
-    Raises InputError if a symbolic link leads elsewhere.
+    ``path`` is the path of the model file. If the file does not set ``report.out``, the folder has
+    the name of the file. Raises InputError if the folder or one of its parents is a symbolic link.
     """
     folder = model.report.out or Path("results") / Path(path).stem
     for place in (folder, *folder.parents):

@@ -32,7 +32,7 @@ __all__ = [
     "matches", "select", "shared_identity",
 ]  # fmt: skip
 
-QUICK = 5  # a quick run computes one of so many repeats
+QUICK = 5  # a quick run computes one in so many data sets or runs
 BATCH = 32  # maximum number of fits per batch; a killed run loses the batches that are not written
 _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
 
@@ -74,7 +74,10 @@ class Experiment:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Parameters of data and method by name; where names agree, the parameter of the data."""
+        """Parameters of data and method, and settings of labels, split and pairs, by name.
+
+        If a parameter of the data has the name of another entry, it replaces this entry.
+        """
         values = dict(self.parameters)
         for table, amount in self.sampling.items():
             if table in FLAT:
@@ -91,9 +94,9 @@ class Experiment:
 
     @property
     def variant(self) -> str:
-        """Text of the parameters and of the settings of labels, split and pairs, without seeds.
+        """Parameters of the method, and settings of labels, split and pairs, as text without seeds.
 
-        Planned fits of one method and case with the same text differ in seeds only.
+        Planned fits of one method and one case with equal texts differ in their seeds only.
         """
         rest = {k: v for k, v in self.parameters.items() if k != "random_state"}
         rest |= {f"of {name}": amount for name, amount in self.sampling.items()}
@@ -102,7 +105,10 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Batch:
-    """Planned fits that probably share a compiled program; computed and written together."""
+    """Planned fits that are computed and written together.
+
+    They probably share a compiled program. ``id`` is a digest of the identifiers of the fits.
+    """
 
     id: str
     cells: tuple[Experiment, ...]
@@ -110,7 +116,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """All planned fits of a model file, and their provenance (`nrprob.batch.provenance`)."""
+    """All planned fits of a model file.
+
+    ``cells`` are the fits in the order of the file, and ``batches`` divide them into groups.
+    ``origin`` is the provenance of the results (`nrprob.batch.provenance`).
+    """
 
     model: ModelFile
     cells: tuple[Experiment, ...]
@@ -151,10 +161,11 @@ def _check_count(count: int, what: str) -> None:
 
 
 def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
-    """Value of a parameter of a method, after replacing references and "none".
+    """Resolve the value of a parameter of a method: references, and "none".
 
-    A reference such as "data.dims.0" stands for the value of a parameter of the data, and the text
-    "none" for None. ``where`` is the key of the parameter, for messages.
+    A reference such as "data.dims.0" is replaced by the value of a parameter of the data, and the
+    text "none" by None. ``data`` has the parameters of the data. ``where`` is the key of the
+    parameter of the method, for messages.
     """
     if not isinstance(value, str):
         return value
@@ -173,10 +184,10 @@ def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
 
 
 def check_seed(value: Any, where: str) -> int:
-    """Return the seed of the first run: ``value``, or 0 for None.
+    """Return the seed of the first run: ``value``, or 0 if ``value`` is None.
 
-    Raises InputError for invalid seeds.
-    ``where`` is the name of the option or key, for the message.
+    Raises InputError for an invalid seed. ``where`` is the name of the option or key, for the
+    message.
     """
     if value is None:
         return 0
@@ -197,10 +208,10 @@ def file_digest(path: Path) -> str:
 
 
 def _program_key(cell: Experiment) -> str:
-    """Key that is equal for fits whose arrays have mostly the same shapes.
+    """Text that is equal for planned fits that probably share a compiled program.
 
     Such fits differ only in seeds, ``max_iter``, continuous parameters, and the settings of pairs
-    and of target labels.
+    and of target labels. Most of their arrays therefore have equal shapes.
     """
     plain = {
         key: "a number" if isinstance(value, float) else value
@@ -218,8 +229,9 @@ def _program_key(cell: Experiment) -> str:
 def expand(model: ModelFile) -> Plan:
     """List the planned fits of a model file, in the order of the file.
 
-    Raises InputError if a method refers to a parameter that the data do not have, if ``where`` of a
-    method selects no data set, if a data file is missing, or if there are too many fits.
+    Raises InputError if a method refers to a parameter that the data do not have, or if ``where``
+    of a method selects no data set. Raises InputError also if a data file is missing, or if there
+    are too many fits.
     """
     data = model.data
     # Count the combinations before they are listed, since their number may be huge.
@@ -274,7 +286,10 @@ def expand(model: ModelFile) -> Plan:
 
 
 def shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any]:
-    """Part of the identity that all fits share; ``file`` is the digest of the data file."""
+    """Part of the identity of a fit that all fits of a model file share.
+
+    ``file`` is the digest of the data file; by default it is computed from the file.
+    """
     data = model.data
     optional = ("rows", "views", "components", "tfidf")
     others = ("parameters", "cases", "grid", "seed", "repeats", "file")
@@ -293,7 +308,10 @@ def shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any]
 
 
 def _identity(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> str:
-    """Identity of a planned fit: everything that determines its result, as JSON."""
+    """Identity of a planned fit: everything that determines its result, as JSON.
+
+    ``shared`` is the result of `shared_identity`.
+    """
     key = {**shared, "case": cell.data, "method": cell.name, "parameters": cell.parameters}
     if model.data.generator is not None:
         key["seed"] = cell.seed
@@ -308,10 +326,11 @@ def _identity(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> 
 def find_differences(
     model: ModelFile, cells: Iterable[Experiment], identities: Mapping[str, str]
 ) -> Iterator[tuple[Experiment, str]]:
-    """Compare the fits of a plan with the identities in their results.
+    """Compare planned fits with the identities that are stored with their results.
 
-    Yields every fit with a different identity, and the first difference in words. A damaged
-    identity raises ValueError, KeyError, TypeError or AttributeError.
+    ``identities`` has the stored identity of every fit, by the identifier of the fit. Yields every
+    fit with another identity in the plan, and the first difference in words. A damaged identity
+    raises ValueError, KeyError, TypeError or AttributeError.
     """
     shared: dict[str | None, dict[str, Any]] = {}
     for cell in cells:
@@ -329,7 +348,10 @@ def find_differences(
 
 
 def _describe_difference(stored: Any, planned: Any, name: str = "") -> str:
-    """Describe the first difference between two nested tables; empty if they are equal."""
+    """Describe the first difference between two nested dictionaries; empty if they are equal.
+
+    ``stored`` is from a result and ``planned`` from the plan. ``name`` is their common key.
+    """
     if isinstance(stored, Mapping) and isinstance(planned, Mapping):
         for key in dict.fromkeys([*stored, *planned]):
             place = f"{name}.{key}" if name else key
@@ -359,7 +381,10 @@ def _make_batches(cells: Sequence[Experiment]) -> Iterator[Batch]:
 
 
 def matches(cell: Experiment, where: Mapping[str, Any]) -> bool:
-    """Whether a planned fit has these values of its parameters."""
+    """Whether the parameters of a planned fit have the values in ``where``, by path.
+
+    Paths are as in `nrprob.batch.parameters`.
+    """
     values = cell.values
     return all(look_up(values, name) == value for name, value in where.items())
 
@@ -367,10 +392,11 @@ def matches(cell: Experiment, where: Mapping[str, Any]) -> bool:
 def select(plan: Plan, only: Sequence[str], quick: bool = False) -> set[str]:
     """Identifiers of the planned fits that meet all conditions NAME=VALUE.
 
-    NAME is ``method`` (a title or a name), ``table``, ``repeat``, ``run`` or a parameter. With
-    ``quick``, the fits are one of `QUICK` data sets of every case or, with one data set per case,
-    one of `QUICK` runs of every method. Raises InputError if a condition cannot be read, or no fit
-    meets them all.
+    NAME is ``method`` (a title or a name), ``table``, ``repeat``, ``run`` or a parameter. ``only``
+    lists the conditions. With ``quick``, only the share 1 / `QUICK` of the data sets of every case
+    is selected, rounded up. If every case has one data set, this share of the runs of every method
+    is selected instead. Raises InputError if a condition cannot be read, or no fit meets all
+    conditions.
     """
     is_list = isinstance(only, list | tuple)
     if not is_list or not all(isinstance(condition, str) for condition in only):
@@ -405,7 +431,7 @@ def select(plan: Plan, only: Sequence[str], quick: bool = False) -> set[str]:
 
 
 def _is_quick(model: ModelFile, cell: Experiment) -> bool:
-    """Whether a quick run computes a planned fit: one of `QUICK` data sets or runs, rounded up."""
+    """Whether a quick run computes a planned fit; see ``quick`` of `select`."""
     if model.data.repeats > 1:
         return cell.repeat * QUICK < model.data.repeats
     runs = {method.label: method.runs or model.runs for method in model.methods}

@@ -85,7 +85,7 @@ def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) 
 
 
 def _check_methods(model: ModelFile) -> None:
-    """Raise InputError for methods that cannot be imported, and for seeds of deterministic ones."""
+    """Raise InputError if a method cannot be imported, or has a seed that it does not take."""
     mistakes = []
     for i, spec in enumerate(model.methods):
         try:
@@ -100,7 +100,7 @@ def _check_methods(model: ModelFile) -> None:
 
 
 def _unknown_attributes(model: ModelFile) -> list[str]:
-    """Messages about measures of attributes that no method has."""
+    """List messages about measures whose attribute is not documented by any method."""
     documented: dict[str, None] = {}
     for spec in model.methods:
         estimator = registry.find_method(spec.name).load()

@@ -22,9 +22,10 @@ __all__ = ["as_key", "with_provenance"]
 
 
 def with_provenance(plan: Plan, path: Path | None = None, command: str = "") -> Plan:
-    """Add to a plan the provenance of its results, from the model file and the command.
+    """Return a plan with the provenance of its results: files with digests, data and command.
 
-    Raises InputError if the data cannot be read.
+    ``path`` is the path of the model file, and ``command`` the command line. Raises InputError if
+    the data cannot be read.
     """
     origin: dict[str, Any] = {"command": command} if command else {}
     if path is not None:
@@ -40,7 +41,7 @@ def with_provenance(plan: Plan, path: Path | None = None, command: str = "") -> 
 
 
 def _describe_preparation(plan: Plan) -> dict[str, Any]:
-    """Describe the columns of the first data set: preparation, and warnings about them."""
+    """Describe how the columns of the first data set are prepared, with warnings about them."""
     data, first = plan.model.data, plan.cells[0]
     table = load_selected(plan.model, first.data, first.seed)
     names, notes, warnings = table.feature_names, list(table.notes), list[str]()
@@ -80,5 +81,5 @@ def _describe_preparation(plan: Plan) -> dict[str, Any]:
 
 
 def as_key(option: str, value: Any) -> str:
-    """Write an argument of `nrprob.prepare` as a key with its value, as in a model file."""
+    """Write an argument of `nrprob.prepare` as in a model file: "data.drop = [...]"."""
     return f"data.{option} = {json.dumps(value, ensure_ascii=False)}"

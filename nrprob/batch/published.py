@@ -1,4 +1,4 @@
-"""Published values that model files name by their ids, from tables next to the model files.
+"""Read published values, to which model files refer by ids, from CSV files.
 
 The folder ``published`` beside a model file holds CSV files with one printed value per row, and the
 columns of `Published`.
@@ -28,7 +28,7 @@ GOALS = {"higher": "high", "lower": "low", "agree": "agree", "none": "none"}
 
 @dataclass(frozen=True)
 class Published:
-    """A printed value.
+    """A value that is printed in a publication.
 
     Attributes
     ----------
@@ -102,9 +102,10 @@ def _read_entries(path: Path) -> Iterator[Published]:
 def select_published(
     ids: Sequence[str], published: Mapping[str, Published], where: str
 ) -> list[Published]:
-    """Published values with these ids, or whose ids begin with these texts and a slash.
+    """Select published values by ids, or by beginnings of ids up to a slash.
 
-    Raises InputError for a text that selects nothing; ``where`` is its key in the model file.
+    ``published`` has all values by id. Raises InputError for an entry of ``ids`` that selects
+    nothing; ``where`` is its key in the model file.
     """
     result: dict[str, Published] = {}
     for text in ids:
@@ -117,7 +118,7 @@ def select_published(
 
 
 def _beginnings(text: str, published: Mapping[str, Published]) -> list[str]:
-    """Beginnings of ids with as many slashes as a text."""
+    """Beginnings of the ids of published values, with as many slashes as ``text``."""
     n_parts = text.count("/") + 1
     return [*dict.fromkeys("/".join(name.split("/")[:n_parts]) for name in published)]
 
@@ -125,12 +126,12 @@ def _beginnings(text: str, published: Mapping[str, Published]) -> list[str]:
 def insert_published(
     content: dict[str, Any], folder: Path, measures: Collection[str]
 ) -> dict[str, Any]:
-    """Insert the published values that the settings of a model file name into ``published``.
+    """Insert published values into the settings of a model file, which refer to them by ``ids``.
 
-    ``content`` is the file before its validation, which checks everything that this function
-    leaves out. Values of other measures than ``measures`` are skipped, and values in the file have
-    precedence. A value belongs to the method with its title, and to methods whose key ``printed``
-    names it. Raises InputError for an unknown id.
+    ``content`` has the contents of the file before the validation, which reports other mistakes.
+    Values of measures that are not among ``measures`` are skipped. Values in the file have
+    precedence. A value is inserted under the name of the printed method, and under the titles of
+    methods whose key ``printed`` is this name. Raises InputError for an unknown id.
     """
     if not any(setting.get("ids") for _, setting in _settings(content)):
         return content
@@ -154,13 +155,13 @@ def insert_published(
 
 
 def _settings(content: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the settings of all tables of a model file, each with its key."""
+    """Yield the settings of all report tables of a model file, each after its key."""
     for i, table in enumerate(_tables(content, "tables")):
         for j, setting in enumerate(_tables(table, "settings")):
             yield f"tables.{i}.settings.{j}", setting
 
 
 def _tables(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Tables under a key; values of other types are left to the validation."""
+    """List the dictionaries under the key ``name``; the validation refuses other values later."""
     tables = content.get(name, [])
     return [t for t in tables if isinstance(t, dict)] if isinstance(tables, list) else []

@@ -31,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Method:
-    """An estimator, imported on first use.
+    """Entry of the registry: an estimator, whose class is imported on first use.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Method:
         return {name: p.default for name, p in parameters if p.default is not p.empty}
 
     def words(self, parameter: str) -> list[str]:
-        """Valid strings of a parameter, from its annotation."""
+        """Valid strings of a parameter of the constructor, from the annotation of the parameter."""
         from nrprob.estimator.parameters import parameter_checks
 
         cls: Any = self.load()
@@ -97,7 +97,7 @@ _COVARIANCES = {"GaussianMixture": ("kmm",), "BayesianGaussianMixture": ("kmm",)
 
 @dataclass(frozen=True)
 class ExternalMethod(Method):
-    """An external estimator, fitted on X only."""
+    """Entry of an estimator of another package, fitted on X only."""
 
     @property
     def import_path(self) -> str:
@@ -123,7 +123,7 @@ class ExternalMethod(Method):
 
     @property
     def purpose(self) -> str:
-        """Package of the class, which is not imported."""
+        """Text that names the package of the class; the class is not imported."""
         return f"of {PACKAGES[self.path.partition('.')[0]]}, fitted on X only; for comparison"
 
     def load(self) -> type[Any]:
@@ -182,7 +182,7 @@ def _require_installed(package: str, import_path: str) -> None:
 
 
 def _is_clusterer(value: Any, package: str) -> bool:
-    """Whether a value is an estimator class of a package that clusters without labels."""
+    """Whether ``value`` is a class of ``package`` whose instances cluster without labels."""
     from sklearn.base import BaseEstimator
 
     if not (inspect.isclass(value) and issubclass(value, BaseEstimator)):
@@ -197,7 +197,7 @@ def _is_clusterer(value: Any, package: str) -> bool:
 
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """Advice for a name that is not among the candidates: the nearest one, or all of them."""
+    """Advice for a name that is not a candidate: the nearest candidate, or all candidates."""
     candidates = list(candidates)
     if not candidates:
         return "there are none"
@@ -237,13 +237,13 @@ def require_all(required: Iterable[str], available: Collection[str], who: str, w
 def short_name(name: str) -> str:
     """Return the key of a method in `METHODS`; case, hyphens and underscores do not matter.
 
-    The name of an external estimator is its import path, which is returned unchanged; whether the
-    class exists is not checked.
+    The name of an external estimator is its import path, which is returned unchanged. The function
+    does not check that the class exists.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If there is no such method, or the import path leaves `PACKAGES`.
+        If there is no such method, or the import path is not below one of `PACKAGES`.
     """
     if "." in name:
         if not re.fullmatch(rf"({'|'.join(PACKAGES)})(\.[A-Za-z]\w*)+", name, re.ASCII):
@@ -269,14 +269,14 @@ def find_method(name: str) -> Method:
 
 
 def find_entry(estimator: type[Any]) -> tuple[str, Method]:
-    """Short name and entry of an estimator's class."""
+    """Return the short name and the registry entry of the class ``estimator``."""
     return next((n, m) for n, m in METHODS.items() if m.class_name == estimator.__name__)
 
 
 def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") -> Any:
     """Construct an estimator by its name.
 
-    An external estimator without ``random_state`` is constructed without it.
+    If an external estimator has no parameter ``random_state``, the value is ignored.
 
     Parameters
     ----------

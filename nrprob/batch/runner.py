@@ -78,9 +78,10 @@ def run_plan(
 ) -> Outcome:
     """Compute the missing fits of a plan; other runners may share the folder.
 
-    Takes the arguments of `run`. Raises InputError if no fit meets the conditions ``only``, if
-    results cannot be written, if a file in the folder is damaged, or if the cluster is unusable.
-    These errors are raised before the first fit and before anything is written.
+    Takes the arguments of `run`. Raises InputError if no fit meets the conditions ``only``, or if
+    results cannot be written. Raises InputError also if a file in the folder is damaged, or if the
+    cluster is unusable. These errors are raised before the first fit and before anything is
+    written.
     """
     progress = progress or Progress()
     chosen = try_out(plan, folder, only, quick)
@@ -102,7 +103,10 @@ def run_plan(
 def _open_pool(
     plan: Plan, devices: Sequence[jax.Device] | None, scheduler: str | Client | None
 ) -> Iterator[LocalPool | Cluster]:
-    """Pool that executes batches: this process, or the workers of a cluster."""
+    """Open the pool that executes batches: this process, or the workers of a cluster.
+
+    ``devices`` and ``scheduler`` are as in `run`.
+    """
     with connect(scheduler, devices) as client:
         if client is None:
             yield LocalPool(Executor(plan.model, devices))
@@ -120,14 +124,16 @@ def _run_batches(
 ) -> None:
     """Execute batches in a pool, and write their results to the store.
 
-    ``waiting`` has every batch with its fits that are not finished.
+    ``waiting`` has pairs of a batch and its unfinished fits. ``outcome`` and ``progress`` are
+    updated after every batch.
     """
     submitted: dict[str, tuple[Batch, list[Experiment], contextlib.ExitStack]] = {}
 
     def submit_batch(batch: Batch, cells: list[Experiment], *, wait: bool) -> bool:
-        """Claim a batch, and submit the unfinished fits among its ``cells``.
+        """Lock a batch, and submit the unfinished fits among ``cells`` to the pool.
 
-        Returns False, without waiting unless ``wait``, if another runner has claimed the batch.
+        Returns whether the batch was locked. If another runner has locked the batch, the function
+        waits if ``wait`` is True; otherwise it returns False.
         """
         with contextlib.ExitStack() as claim:
             if not claim.enter_context(store.claim(batch, wait=wait)):
@@ -143,7 +149,7 @@ def _run_batches(
         return True
 
     def write_batch(name: str, done: Done) -> None:
-        """Write the results of a batch, count its fits, and release its lock."""
+        """Write the results of the batch called ``name``, count its fits, and release its lock."""
         batch, cells, claim = submitted.pop(name)
         with claim:
             if done.content:

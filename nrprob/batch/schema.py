@@ -21,12 +21,12 @@ __all__ = ["MAX_DEPTH", "MAX_SEED", "SAMPLING", "SELECTORS", "Data", "MethodSpec
 
 # Measures of every fit.
 BUILT_IN = ("seconds", "objective", "n_clusters")
-MAX_COLUMNS = 100_000  # number of principal components, or pixels per side
-MAX_TABLES = 1_000  # number of methods, tables or figures
+MAX_COLUMNS = 100_000  # maximum number of principal components, or of pixels per side
+MAX_TABLES = 1_000  # maximum number of methods, tables or figures
 # NumPy's generators accept seeds below 2**32; the number of the repeat is added to the seed.
 MAX_SEED = 4_000_000_000
-MAX_DEPTH = 16  # levels of keys and values; the schema itself has 8
-MAX_KEY = 200  # characters
+MAX_DEPTH = 16  # maximum number of levels of keys and values; the schema itself has 8
+MAX_KEY = 200  # maximum number of characters of a key
 Count = Annotated[int, Field(ge=1, le=MAX_FITS)]
 Size = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
 # The number of parameters is limited, since every data set and fit has a copy of its parameters.
@@ -40,9 +40,10 @@ SAMPLING = ("partial_labels", "split", "constraints")
 
 
 class Labeling(Strict):
-    """A labeling that merges values of the labeling ``of``.
+    """A labeling of a model file, made by merging values of another labeling.
 
-    ``groups`` maps the name of every group to the values that the group merges.
+    ``of`` is the name of the other labeling. ``groups`` maps the name of every group to the values
+    of ``of`` that the group merges.
     """
 
     of: str
@@ -50,7 +51,20 @@ class Labeling(Strict):
 
 
 class Data(Strict):
-    """Data of a model file: source of the rows, selection of rows, labelings, transformation."""
+    """Data of a model file: source, parameters, selected rows, labelings and transformations.
+
+    The source is a ``loader`` (a name for `nrprob.datasets.load`), a ``generator`` (a function of
+    `nrprob.datasets`) or a ``file``. ``parameters`` are arguments of the loader or generator. Every
+    entry of ``cases``, combined with every combination of the lists in ``grid``, gives a data set.
+    ``repeats`` is the number of data sets per combination; their seeds begin at ``seed``.
+
+    ``columns`` names the features of a file, ``label_columns`` its labelings, and ``drop`` columns
+    to leave out. ``rows`` is the range of selected rows, from the first to before the end. ``keep``
+    maps labelings to the labels whose rows are kept. ``views`` divides the columns into views, and
+    ``image_shape`` is the height and width of rows that are images. ``binarize`` is a threshold.
+    ``components`` is the number of principal components, or the share of the variance that they
+    must explain.
+    """
 
     loader: str | None = None
     generator: str | None = None
@@ -159,21 +173,22 @@ class Data(Strict):
 
     @property
     def parameter_names(self) -> list[str]:
-        """Names of all parameters of the data, in the order of the file."""
+        """Names of all parameters of the data, from ``parameters``, ``grid`` and ``cases``."""
         in_cases = (name for case in self.cases for name in case)
         return [*dict.fromkeys([*self.parameters, *self.grid, *in_cases])]
 
 
 class MethodSpec(BaseModel):
-    """A method by its name; every other key is a parameter of its estimator.
+    """Method of a model file, with parameters of its estimator.
 
-    ``grid`` lists values of parameters; the method is fitted with all their combinations. ``title``
-    names the method in reports and in published values; ``printed`` is the name of the method in
-    published values, if this is another name. ``recommended`` marks the method that the ledger
-    compares with the best published method. ``runs`` overrides ``runs`` of the file.
-    With ``use_labels = false``, the method gets neither target labels nor the labels of a split.
-    ``where`` restricts the method to data sets with these parameters. If it is a list of tables, a
-    data set must match one of them.
+    ``name`` is the short name of the method, or the import path of an external estimator. Keys that
+    are not fields of this class are parameters of the estimator. ``grid`` lists values of
+    parameters; the method is fitted with all their combinations. ``title`` names the method in
+    reports and in published values; ``printed`` is the name of the method in published values, if
+    this is another name. ``recommended`` marks the method that the ledger compares with the best
+    published method. ``runs`` overrides ``runs`` of the file. With ``use_labels = false``, the
+    method gets neither target labels nor the labels of a split. ``where`` restricts the method to
+    data sets with these parameters. If it is a list of tables, a data set must match one of them.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -215,17 +230,24 @@ class MethodSpec(BaseModel):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Parameters of the estimator in the file, without the grid."""
+        """Parameters of the estimator that the file sets, without the lists in ``grid``."""
         return dict(self.model_extra or {})
 
     @property
     def label(self) -> str:
-        """Title, or else the name of the class."""
+        """Title of the method; the class name of the estimator if the file sets no title."""
         return self.title or registry.find_method(self.name).class_name
 
 
 class ModelFile(Strict):
-    """Contents of a model file."""
+    """Contents of a model file.
+
+    ``source`` names the publication of the experiment. ``known`` names the known labelings.
+    ``partial_labels``, ``split`` and ``constraints`` define the target labels, splits and pairs of
+    rows that are sampled for every run. ``runs`` is the number of runs of every method, which
+    differ in their seeds. ``measures`` maps names to measures, and ``save`` lists the outputs to
+    save. ``tables``, ``figures`` and ``report`` define the report.
+    """
 
     title: str = ""
     description: str = ""
@@ -255,7 +277,7 @@ class ModelFile(Strict):
 
     @property
     def sampling(self) -> dict[str, PartialLabels | Split | Constraints]:
-        """Tables of labels, splits and pairs to sample for every run, by name."""
+        """Tables ``partial_labels``, ``split`` and ``constraints`` that the file has, by name."""
         tables = {name: getattr(self, name) for name in SAMPLING}
         return {name: table for name, table in tables.items() if table is not None}
 
@@ -265,12 +287,12 @@ class ModelFile(Strict):
 
     @property
     def measure_names(self) -> list[str]:
-        """Names of all measures."""
+        """Names of the measures that the file declares, and of the measures of every fit."""
         return [*self.measures, *self.built_in]
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """Names of the measures of every fit."""
+        """Names of the measures that every fit has, although the file does not declare them."""
         return BUILT_IN if self.constraints is None else (*BUILT_IN, "infeasible")
 
     @property
@@ -281,7 +303,7 @@ class ModelFile(Strict):
 
     @property
     def classes(self) -> str | None:
-        """Name of the labeling with the classes: the labeling of the split or of the pairs."""
+        """Name of the labeling of ``constraints``, or else of ``split``; None without both."""
         labeling = None if self.constraints is None else self.constraints.labeling
         return labeling or (None if self.split is None else self.split.labeling)
 
@@ -303,7 +325,7 @@ class ModelFile(Strict):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> ModelFile:
-        """Refuse references to unknown names, and tables that contradict each other."""
+        """Raise ValueError for duplicate or unknown names, and for contradictory tables."""
         twice = {title for title, times in Counter(self.titles).items() if times > 1}
         if twice:
             raise ValueError(
@@ -339,7 +361,7 @@ class ModelFile(Strict):
         return self
 
     def _check_sampling(self) -> None:
-        """Raise ValueError for tables that contradict each other, or that no method supports."""
+        """Raise ValueError if labels, split, pairs and views conflict, or no method takes them."""
         if self.partial_labels is not None and self.split is not None:
             raise ValueError(
                 "partial_labels and split both choose the labelled rows; got both tables; leave "
@@ -386,7 +408,10 @@ class ModelFile(Strict):
                 )
 
     def _references(self) -> Iterator[tuple[str, Iterable[str], list[str]]]:
-        """Yield the references in methods, tables and figures: place, names and valid names."""
+        """Yield the references of methods, tables and figures to names.
+
+        Every item has the key in the file, the names that it refers to, and the valid names.
+        """
         parameters = self._parameter_names()
         published = [[m for s in table.settings for m in s.published] for table in self.tables]
         for i, spec in enumerate(self.methods):
@@ -421,7 +446,11 @@ class ModelFile(Strict):
 
 
 def _check_values(content: Any, place: str, depth: int) -> None:
-    """Raise ValueError for keys and values that no table allows; the message names the key."""
+    """Raise ValueError for keys and values that no table of a model file allows, such as NaN.
+
+    ``place`` is the key of ``content`` in the file, for the message. ``depth`` is the number of
+    tables and lists that enclose ``content``.
+    """
     if isinstance(content, Mapping | list | tuple):
         if depth > MAX_DEPTH:
             raise ValueError(

@@ -1,9 +1,10 @@
-"""Tables of model files for target labels, splits and pairs of rows, and the sampling.
+"""Sample target labels, splits of the rows and pairs of rows, as tables of a model file define.
 
 A table defines one or several *amounts*: the points of a learning curve, such as shares of labelled
 rows. An amount is a dictionary of settings. The sampling functions take the labels (n,) of all n
-rows, one amount, and the seeds of the data set and of the run. All methods of a run therefore get
-the same labelled rows, parts and pairs. A *class* is a value of the labeling that the table names.
+rows and one amount; their ``seed`` is the seed of the data set and the index of the run. All
+methods of a run therefore get equal labelled rows, parts and pairs. A *class* is a value of the
+labeling that the table names.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = [
 
 MAX_FITS = 100_000  # maximum number of fits of one file, whose list takes half a gigabyte
 MAX_AMOUNTS = 1_000  # maximum number of points of learning curves
-# Codes of the parts of a split in results; 0 is a dropped row.
+# Integers that stand for the parts of a split in results; 0 is a dropped row.
 PARTS = {"labelled": 1, "unlabelled": 2, "test": 3}
 # Minimum share of rows in the classes with labels, if only some classes have labels.
 LEAST_SHARE = 0.3
@@ -49,7 +50,7 @@ Wrong = Literal["none", "coin", "bias"]
 
 
 class Strict(BaseModel):
-    """A table of a model file; unknown keys raise an error."""
+    """Base class of the tables of a model file, in which unknown keys raise an error."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,10 +58,10 @@ class Strict(BaseModel):
 def _combine(
     table: BaseModel, names: Sequence[str], cases: Sequence[BaseModel] = ()
 ) -> list[dict[str, Any]]:
-    """List all combinations of the values that a table lists under ``names``.
+    """List all combinations of the values of a table's keys ``names``, as dictionaries.
 
-    Without ``cases``, there is one set of lists. Otherwise there is one set per case, in which the
-    values of the case replace the lists of the table.
+    The table has a list of values for every key. With ``cases``, the combinations are formed once
+    for every case, whose values replace lists of the table.
     """
     combined = [
         [[case[name]] if name in case else getattr(table, name) for name in names]
@@ -83,12 +84,12 @@ def _distinct(amounts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 class PartialLabels(Strict):
     """Target labels of some rows, which `fit` takes as ``y``.
 
-    The labelled rows are a fraction of every class (``fraction``), a number of rows of every class
-    (``per_class``) or, with ``draw = "rows"``, a fraction of all rows. Lists define a learning
-    curve. A fraction ``wrong`` of these labels is wrong. With ``classes``, only this number of
-    classes has labels. ``score`` states which rows the measures compare. A row with an empty entry
-    in the column ``labeling`` of the data file has an unknown class: it is fitted, but never
-    labelled nor scored.
+    The labelled rows are a fraction of every class (``fraction``), or a number of rows of every
+    class (``per_class``). With ``draw = "rows"``, they are a fraction of all rows. Lists define a
+    learning curve. A fraction ``wrong`` of these labels is wrong. With ``classes``, only this
+    number of classes has labels. ``score`` states which rows the measures compare. A row with an
+    empty entry in the column ``labeling`` of the data file has an unknown class. Such a row is
+    fitted, but neither labelled nor scored.
     """
 
     labeling: str
@@ -116,7 +117,7 @@ class PartialLabels(Strict):
 
     @property
     def amounts(self) -> list[dict[str, Any]]:
-        """Settings of each point of the learning curve."""
+        """List the settings of the labels, one dictionary per point of the learning curve."""
         names = ("fraction" if self.fraction else "per_class", *(["wrong"] if self.wrong else []))
         settings = self.model_dump(include={"draw", "classes"}, exclude_defaults=True)
         return _distinct(
@@ -138,9 +139,10 @@ class SplitCase(Strict):
 class Split(Strict):
     """Split of the rows in three parts: fitted with labels, fitted without labels, and test rows.
 
-    ``labelled``, ``unlabelled`` and ``test`` list the shares of the parts in all rows. Every
-    combination of listed values is one split. Each entry of ``cases`` replaces some of the lists
-    by single values and gives further splits. Without ``test``, all other rows are test rows.
+    ``labelled``, ``unlabelled`` and ``test`` list the shares of the parts among all rows. Every
+    combination of listed values is one split. With ``cases``, the combinations are formed once for
+    every entry, which replaces some of the lists by single values. Without ``test``, all rows that
+    are not fitted are test rows.
     ``use_labels = false`` withholds the labels from methods; pairs and the matching of clusters to
     classes still use them. ``standardize`` gives every feature mean 0 and standard deviation 1 on
     the fitted rows.
@@ -168,7 +170,7 @@ class Split(Strict):
 
     @property
     def amounts(self) -> list[dict[str, Any]]:
-        """Shares of each point of the learning curve."""
+        """List the shares of the parts, one dictionary per point of the learning curve."""
         table = self.model_copy(update={"test": self.test or [None]})
         points = _combine(table, [*PARTS], self.cases)
         for point in points:
@@ -196,9 +198,9 @@ class Constraints(Strict):
     ``pairs`` is the number of random pairs. With ``wrong = "none"``, all pairs agree with the
     labeling. With "coin", a ``share`` of the pairs is must-link or cannot-link at random; with
     "bias", a ``share`` of the pairs links rows of the last two classes; see
-    `nrprob.links.draw_pairs`. Every combination of listed values is one setting, and each entry of
-    ``cases`` replaces some of the lists. With a `Split`, pairs join labelled rows, and the labeling
-    is the labeling of the split.
+    `nrprob.links.draw_pairs`. Every combination of listed values is one setting. With ``cases``,
+    the combinations are formed once for every entry, which replaces some of the lists. With a
+    `Split`, pairs join labelled rows, and the labeling is the labeling of the split.
     """
 
     labeling: str | None = None
@@ -215,7 +217,7 @@ class Constraints(Strict):
 
     @property
     def amounts(self) -> list[dict[str, Any]]:
-        """Settings of the pairs in each point of the learning curve."""
+        """List the settings of the pairs, one dictionary per point of the learning curve."""
         points = _combine(self, ("pairs", "wrong", "share"), self.cases)
         for point in points:
             if point["wrong"] == "none":
@@ -225,12 +227,12 @@ class Constraints(Strict):
 
 @dataclass(frozen=True)
 class TargetLabels:
-    """Target labels of some rows.
+    """Sampled target labels of n rows.
 
     Attributes
     ----------
-    y : (n,) classes as integers, in the order of the sorted labels, some of them wrong; -1 for rows
-        without a label
+    y : (n,) int, class of every labelled row, as a position among the sorted labels; some classes
+        are wrong if wrong labels were requested. -1 for rows without a label
     labelled : (n,) bool, whether a row has a label
     scored : (n,) bool, whether measures compare the row
     """
@@ -243,15 +245,15 @@ class TargetLabels:
 def sample_labels(
     labels: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, int]
 ) -> TargetLabels:
-    """Sample the labelled rows, class by class or from all rows.
+    """Sample target labels: choose the labelled rows, class by class or from all rows.
 
     One random stream permutes the rows of every class, or all rows, and the first rows are
     labelled. With more labels, rows that were labelled therefore stay labelled. A second stream
-    makes labels wrong, with equal probability of every other class. A third stream chooses the
-    classes with labels if ``amount`` has ``classes``, their number. The chosen classes contain at
-    least a share `LEAST_SHARE` of the rows, or are the largest classes.
+    makes labels wrong, with equal probability of every other class. If ``amount`` has a number of
+    ``classes``, a third stream chooses the classes with labels. The chosen classes contain at least
+    a share `LEAST_SHARE` of the rows, or are the largest classes.
 
-    If ``amount`` is a fraction of every class, at least one row of every class with labels is
+    If a fraction of every class is to be labelled, at least one row of every class with labels is
     labelled. Rows whose label is empty text are neither labelled nor scored.
 
     Raises InputError if all rows, or all rows of a class, would be labelled, or if there are too
@@ -300,7 +302,11 @@ def sample_labels(
 def _sample_classes(
     codes: np.ndarray, amount: Mapping[str, Any], random: np.random.Generator
 ) -> np.ndarray:
-    """Sample the classes that have labels; classes are integers in ``codes`` (n,)."""
+    """Sample the classes whose rows get labels; return them as sorted integers.
+
+    ``codes`` (n,) are the classes of the rows as integers. ``amount`` has, as "classes", the number
+    of classes to sample.
+    """
     sizes = np.bincount(codes)
     if amount["classes"] > sizes.size:
         raise InputError(
@@ -334,11 +340,11 @@ def _make_wrong(y: np.ndarray, share: float, n_classes: int, random: np.random.G
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a split: labelled, unlabelled, test and dropped rows.
+    """Split of n rows into labelled, unlabelled, test and dropped rows.
 
     Attributes
     ----------
-    codes : (n,) classes as integers, in the order of the sorted labels
+    codes : (n,) class of every row, as a position among the sorted labels
     part : (n,) part of every row, a value of `PARTS`; 0 for dropped rows
     """
 
@@ -351,12 +357,12 @@ class Parts:
 
     @property
     def fitted(self) -> np.ndarray:
-        """Boolean mask (n,) of the fitted rows."""
+        """Boolean mask (n,) of the fitted rows, which are labelled or unlabelled."""
         return self.mask("labelled", "unlabelled")
 
     @property
     def y(self) -> np.ndarray:
-        """Classes of the fitted rows as integers, and -1 for rows without a label."""
+        """Classes (n_fitted,) of the fitted rows as integers, -1 for rows without a label."""
         return np.where(self.mask("labelled"), self.codes, -1)[self.fitted]
 
 
@@ -364,8 +370,8 @@ def split_rows(labels: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, i
     """Split rows into labelled, unlabelled and test rows.
 
     One seed permutes the rows, and the first row of every class moves to the front. Labelled rows
-    come from the front, then unlabelled rows; test rows come from the end. With other shares most
-    rows stay in their part, which scikit-learn's splitters do not guarantee.
+    come from the front, then unlabelled rows; test rows come from the end. If the shares change,
+    most rows stay in their part; scikit-learn's splitters do not guarantee this.
 
     Raises InputError if there are fewer labelled rows than classes.
     """
@@ -393,9 +399,10 @@ def split_rows(labels: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, i
 def sample_pairs(
     labels: np.ndarray, rows: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """Sample the arguments ``must_link`` and ``cannot_link`` of `fit`, by name.
+    """Sample must-links and cannot-links, as the keyword arguments of `fit` with these names.
 
-    Pairs join rows with the indices ``rows`` among the fitted rows, whose labels are ``labels``.
+    ``labels`` are the classes of the fitted rows. Both rows of a pair are among ``rows``, which are
+    indices of fitted rows. The pairs are integer arrays (n_pairs, 2).
     """
     from nrprob.links import draw_pairs
 

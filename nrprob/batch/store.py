@@ -69,7 +69,7 @@ _SCALARS: dict[str, tuple[str, Any]] = {
 
 
 def netcdf_bytes(dataset: xarray.Dataset) -> bytes:
-    """Content of the NetCDF file of a dataset."""
+    """Write a dataset as a NetCDF file in memory; return the content of the file."""
     import h5netcdf
     from xarray.backends import H5NetCDFStore
 
@@ -121,10 +121,11 @@ def _read_netcdf(path: Path) -> xarray.Dataset:
 def fits_to_dataset(
     fits: Mapping[Experiment, Fit], circumstances: Mapping[str, str], *, labels: bool = True
 ) -> xarray.Dataset:
-    """Convert fits to a dataset with the dimension ``cell``; arrays are padded with -1 or NaN.
+    """Convert fits to one dataset with the dimension ``cell``, the planned fit.
 
-    The dataset contains the identity of every fit, and the ``circumstances`` that all fits share,
-    such as the device. If ``labels`` is true, it also contains the labels.
+    Arrays of different lengths are padded with -1 (integers) or NaN. The dataset contains the
+    identity of every fit, and the ``circumstances`` that all fits share, such as the device. If
+    ``labels`` is true, it also contains the labels.
     """
     return _concatenate(
         [
@@ -224,7 +225,7 @@ def _concatenate(parts: Sequence[xarray.Dataset]) -> xarray.Dataset:
 
 
 class Store:
-    """The results of one model in one folder."""
+    """Folder with the results of one model file."""
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
@@ -254,11 +255,11 @@ class Store:
         write_files(self.folder, {PLAN: plan.dumps().encode()})
 
     def note(self, **notes: Any) -> None:
-        """Write the numbers of skipped and failed fits, by reason, to ``notes.json``."""
+        """Write ``notes`` to ``notes.json``: numbers of skipped and of failed fits, by reason."""
         write_files(self.folder, {_NOTES: json.dumps(notes, indent=1).encode()})
 
     def gather(self) -> xarray.Dataset:
-        """Write all results into one NetCDF file, ``results.nc``."""
+        """Write all results into one NetCDF file, ``results.nc``, and return them."""
         dataset = self.results()
         if dataset.sizes.get("cell"):
             write_files(self.folder, {_RESULTS: netcdf_bytes(dataset)})
@@ -267,7 +268,7 @@ class Store:
     def results(self) -> xarray.Dataset:
         """All finished fits of the plan, as `load` returns them.
 
-        Warns if ``results.nc`` or a page was changed after it was written; they are not read.
+        Warns if ``results.nc`` or a page was changed after it was written; neither is read.
         """
         import xarray
 
@@ -301,23 +302,30 @@ class Store:
         return result.assign_coords(_coordinates(cells, result.data_vars)).assign_attrs(attributes)
 
     def parts(self, batch: str = "") -> list[Path]:
-        """Files of finished fits, of one batch if it is named."""
+        """List the files with finished fits of all batches.
+
+        If ``batch`` is the identifier of a batch, only files of this batch are listed.
+        """
         _refuse_links(self._cells)
         return sorted(self._cells.glob(f"{batch or '[!.]'}*.nc"))
 
     def finished(self, batch: str = "") -> set[str]:
-        """Identifiers of finished fits, of one batch if it is named.
+        """Identifiers of the finished fits of all batches, or of the batch ``batch`` only.
 
         Raises InputError if a file is damaged.
         """
         return {name for path in self.parts(batch) for name in _identifiers(path)}
 
     def claim(self, batch: Batch, *, wait: bool) -> contextlib.AbstractContextManager[bool]:
-        """Lock a batch; yields False if another runner holds it and ``wait`` is False."""
+        """Lock a batch inside the ``with``; yield whether the lock was obtained.
+
+        If another runner has locked the batch, the method waits for the lock if ``wait`` is True,
+        and yields False if ``wait`` is False.
+        """
         return locked(self._locks / f"{batch.id}.lock", wait=wait)
 
     def write(self, batch: Batch, content: bytes) -> Path:
-        """Write a NetCDF file of finished fits of a batch."""
+        """Write ``content``, a NetCDF file with finished fits of a batch; return the path."""
         # A batch has several parts after runs that selected some of its fits.
         path = sealed(self._cells / f"{batch.id}.nc", content)
         write_whole(path, content)
@@ -331,7 +339,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _identifiers(path: Path) -> list[str]:
-    """Identifiers of the fits in one file, whose digest must match its content."""
+    """Read the identifiers of the fits in one file; raise InputError if the file is damaged."""
     import h5py
 
     with _reading(path), h5py.File(io.BytesIO(check_seal(path))) as file:
@@ -340,9 +348,9 @@ def _identifiers(path: Path) -> list[str]:
 
 
 def read_plan(folder: Path | str) -> Plan:
-    """Plan of a folder of results, without batches.
+    """Read the plan of a folder of results; the plan has no batches.
 
-    Raises InputError if there is no plan, or it does not match the manifest.
+    Raises InputError if there is no plan, or if the plan does not match the manifest.
     """
     path = Path(folder) / PLAN
     if not os.path.lexists(path):
@@ -379,8 +387,8 @@ def load(folder: Path | str) -> xarray.Dataset:
     Returns
     -------
     xarray.Dataset
-        Over ``cell``, the planned fits in the order of the model file. Ragged arrays are padded
-        with -1 or NaN.
+        Results with the dimension ``cell``: the planned fits in the order of the model file. Arrays
+        of different lengths are padded with -1 or NaN.
 
         Labels: ``labels`` (cell, sample), -1 also for rows that were not fitted and for the noise
         of external estimators; ``view_labels`` (cell, sample, view) of methods that cluster views;
@@ -441,9 +449,10 @@ def load(folder: Path | str) -> xarray.Dataset:
 def _read_cells(
     path: Path, model: ModelFile, planned: Mapping[str, Sequence[Experiment]]
 ) -> xarray.Dataset:
-    """Read the planned fits in a file; their identities must agree with the plan.
+    """Read the planned fits in a file.
 
-    ``planned`` has the planned fits by identifier.
+    ``planned`` has the planned fits by identifier. Raises InputError if the identity of a fit does
+    not agree with the plan.
     """
     part = _read_netcdf(path)
     with _reading(path):
@@ -484,7 +493,7 @@ def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dic
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Array with one entry per planned fit: numbers, NaN if missing, or texts."""
+    """Convert the values of a coordinate to an array: numbers, NaN for None, or texts."""
     types = {type(v) for v in values if v is not None}
     if types <= {int, float} and types:
         if None not in values and types == {int}:

@@ -42,7 +42,7 @@ class Table:
     ----------
     X : (n, p) features: an array, a sparse matrix or a frame
     feature_names : names of the p features; None without names
-    labelings : for the name of every labeling, labels (n,)
+    labelings : labels (n,) of every labeling, by name of the labeling
     image_shape : height and width of an image, if every row is one
     row_names : names of the rows; None without names
     left_out : names of text columns of the file that are not features
@@ -60,7 +60,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def rows(self, chosen: np.ndarray) -> Table:
-        """Return the table with the chosen rows only."""
+        """Return the table with the rows ``chosen``, a boolean mask (n,) or indices, only."""
         return replace(
             self,
             X=take_rows(self.X, chosen),
@@ -70,7 +70,7 @@ class Table:
 
 
 def take_rows(X: Any, chosen: np.ndarray) -> Any:
-    """Rows of an array, a sparse matrix or a frame."""
+    """Select the rows ``chosen`` (mask or indices) of an array, a sparse matrix or a frame."""
     return X.iloc[np.arange(len(X))[chosen]] if hasattr(X, "iloc") else X[chosen]
 
 
@@ -157,7 +157,10 @@ def _refuse_problems(problems: Sequence[Problem], path: Path) -> None:
 
 
 def find_matrix(arrays: Mapping[str, Any], path: Path) -> Any:
-    """Matrix of the rows among the arrays of an NPZ file."""
+    """Find the feature matrix among the arrays of an NPZ file: "X", or the only matrix.
+
+    Raises InputError if there is no such matrix, or several.
+    """
     name = ROWS
     if name not in arrays:
         matrices = [key for key, value in arrays.items() if value.ndim == 2]
@@ -199,12 +202,12 @@ def read_table(
     drop: Collection[str] = (),
     labelings: Collection[str] = (),
 ) -> Table:
-    """Read rows from a file.
+    """Read features and labelings of rows from a file.
 
     The file is text, a spreadsheet or Parquet with named columns; NPZ by ``numpy.savez`` (array
     ``X``, or the only matrix) or by ``scipy.sparse.save_npz``; or H5AD (``X`` and columns of
-    ``obs``). Features are the ``columns``, by default all numeric ones, without those to ``drop``
-    and the ``labelings``.
+    ``obs``). Features are the ``columns``; by default, they are all numeric columns except the
+    columns to ``drop`` and the ``labelings``.
     """
     # Problems of columns that are neither features nor labelings do not matter.
     used = {*columns, *labelings} if columns else None
@@ -256,7 +259,10 @@ def read_table(
 
 
 def read_column(source: Any, name: str, path: Path) -> np.ndarray:
-    """Return one column of a table, or one array of an NPZ file, whose contents are ``source``."""
+    """Return the column or array called ``name`` of a file.
+
+    ``source`` has the contents of the file, from `read_contents`; ``path`` is for messages.
+    """
     source = source.obs if is_annotated(source) else source
     require_columns([name], list(source), path)
     if not isinstance(source, dict):
@@ -273,7 +279,7 @@ def read_column(source: Any, name: str, path: Path) -> np.ndarray:
 def check_values(table: Table) -> None:
     """Raise InputError for missing or infinite features.
 
-    The message names their columns, or the first such entry of a matrix without column names.
+    The message names the columns of these values or, without column names, the first position.
     """
     values = table.X.data if scipy.sparse.issparse(table.X) else np.asarray(table.X)
     bad = ~np.isfinite(values)
@@ -293,9 +299,10 @@ def check_values(table: Table) -> None:
 
 
 def as_labels(values: np.ndarray, what: str, *, is_partial: bool = False) -> np.ndarray:
-    """Check that a column is a labeling: text, integers, or at most 20 distinct floats.
+    """Validate a column (n,) as a labeling; return the labels (n,).
 
-    ``what`` names the column in messages. If ``is_partial``, labels may be missing; if some are
+    A labeling is text, integers, or at most 20 distinct floats. ``what`` names the column in
+    messages. If ``is_partial``, labels may be missing; if some are
     missing, all labels are returned as text, which is empty where a label is missing.
     """
     import pandas as pd

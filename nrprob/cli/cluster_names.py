@@ -12,7 +12,10 @@ __all__ = ["parse_cluster_names", "warn_of_names"]
 
 
 def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -> list[str]:
-    """Split the names of clusters; refuse more names than clusters, and names of other clusters."""
+    """Split the names of clusters in the texts of --names.
+
+    Raises InputError if there are more names than clusters, or for a name such as "cluster 1".
+    """
     names = split_names(texts)
     if numbered := [name for name in names if re.fullmatch(r"cluster \d+", name)]:
         raise InputError(
@@ -28,7 +31,7 @@ def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -
 
 
 def warn_of_names(names: list[str], n_clusters: int) -> None:
-    """Warn if the number of names is not the number of clusters."""
+    """Print a warning if the number of names is not the number of clusters."""
     if names and len(names) != n_clusters:
         print_warning(
             f"--names has {len(names)} names for {n_clusters} clusters; other clusters keep their "

@@ -70,7 +70,10 @@ class LoadedData:
 
 
 def _covariates(known: Any) -> np.ndarray | None:
-    """Continuous covariates, the columns of floats of known structure; None without any."""
+    """Continuous covariates (n, n_covariates): the columns of floats of the known structure.
+
+    The result is None without such columns.
+    """
     import numpy as np
 
     if hasattr(known, "select_dtypes"):
@@ -219,7 +222,10 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
 
 
 def _split_problems(record: ReadingRecord, options: DataOptions) -> list[Problem]:
-    """Problems of feature columns; label columns stay text, of which the record gets a warning."""
+    """Return the problems of feature columns; record warnings about label columns instead.
+
+    Label columns with problems are read as text. Problems of unused columns are ignored.
+    """
     problems = []
     unused = {*options.drop, *([] if options.id is None else [options.id])}
     for problem in record.problems:
@@ -234,10 +240,10 @@ def _split_problems(record: ReadingRecord, options: DataOptions) -> list[Problem
 def _prepare_or_refuse(
     prepare: Callable[[Any], Prepared], X: Any, problems: list[Problem], mixed: bool
 ) -> Prepared:
-    """Prepare the features ``X``, or raise one error with all problems of the table.
+    """Prepare the features ``X`` by ``prepare``, or raise one error with all problems of the table.
 
     ``problems`` were found when the file was read. To find further problems, the columns with
-    known problems are left out.
+    known problems are left out. ``mixed`` states whether the method takes text.
 
     Raises
     ------
@@ -315,7 +321,7 @@ def _read_rows(
 
 
 def has_text_or_missing(X: Any) -> bool:
-    """Whether a dense table has text columns or missing values."""
+    """Whether the dense table ``X``, an array or a frame, has text columns or missing values."""
     import numpy as np
     import pandas as pd
 
@@ -337,7 +343,8 @@ def _feature_names(
 ) -> list[str]:
     """Read the feature names of a matrix, from a column of a file or from the lines of a text file.
 
-    ``place`` is the file and its column, and ``source`` the contents of the data file ``data``.
+    ``place`` is the file and the name of the column, which is empty for a text file. ``source`` has
+    the contents of the data file ``data``.
     """
     from nrprob.batch import tables
 
@@ -356,9 +363,9 @@ def _feature_names(
 
 
 def _read_column(source: Any, place: Column, n: int) -> np.ndarray:
-    """Read the values of a column, which must have ``n`` of them; ``place`` is file and column.
+    """Read a column (n,) of a file; raise InputError if it does not have ``n`` values.
 
-    ``source`` are the contents of the file.
+    ``place`` is the file and the name of the column. ``source`` has the contents of the file.
     """
     from nrprob.batch import tables
 
@@ -377,9 +384,10 @@ def _name_columns(
     read: dict[Column, np.ndarray],
     others: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Return the values of columns by name, from ``read``, their values by file and column.
+    """Return the values of the columns ``places`` by the name of the column.
 
-    If a name occurs twice, or among ``others``, it is written as "file:column".
+    ``read`` has the values by file and name of the column. If a name occurs twice, or among
+    ``others``, "file:column" replaces the name.
     """
     result: dict[str, np.ndarray] = {}
     for file, column in places:
@@ -389,7 +397,10 @@ def _name_columns(
 
 
 def _combine_known(known: dict[str, np.ndarray], index: Any) -> Any:
-    """Combine known columns into one frame with an index; a known matrix is returned unchanged."""
+    """Combine known columns, given by name, into one frame with this index.
+
+    A known matrix is returned unchanged; without known columns, the result is None.
+    """
     import pandas as pd
 
     if not known:
@@ -409,9 +420,10 @@ def _is_measured(known: Any, name: str) -> bool:
 
 
 def _encode_classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Encode partial labels (n,) as integers, -1 where unknown; return also the class names.
+    """Encode partial labels (n,) as integers, -1 where unknown.
 
-    A label is unknown if it is missing, blank or -1.
+    Returns the integers (n,) and the names of the classes. A label is unknown if it is missing,
+    blank or -1.
     """
     import pandas as pd
 

@@ -235,7 +235,10 @@ def fit(
 
 
 def _check_finds_number(chosen: Method, method: str) -> None:
-    """Raise InputError if the method does not estimate the number of clusters, for --k auto."""
+    """Raise InputError if a method cannot estimate the number of clusters, as --k auto requires.
+
+    ``chosen`` is the registry entry of the method, and ``method`` the name for the message.
+    """
     from nrprob.batch.registry import METHODS
 
     if not chosen.capabilities.finds_number:
@@ -247,9 +250,9 @@ def _check_finds_number(chosen: Method, method: str) -> None:
 
 
 def _cluster_parameters(chosen: Method, number: int | str | None) -> dict[str, Any]:
-    """Return the number of clusters as a parameter of the estimator, by name.
+    """Return the value ``number`` of --k as a parameter of the estimator, by name.
 
-    The parameter is ``max_clusters`` if the estimator has it, else ``n_clusters``.
+    The name is ``max_clusters`` if the estimator has this parameter, else ``n_clusters``.
     """
     if "max_clusters" in chosen.load()._get_param_names():
         return {} if number in (None, "auto") else {"max_clusters": number}
@@ -257,7 +260,7 @@ def _cluster_parameters(chosen: Method, number: int | str | None) -> dict[str, A
 
 
 def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Parse the texts NAME=VALUE of --set; return values by name."""
+    """Parse the texts NAME=VALUE of --set; return the values by name."""
     parameters: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")

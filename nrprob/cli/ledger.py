@@ -54,7 +54,7 @@ def ledger(
 
 
 def _show_sums(tallies: list[Tally], title: str) -> None:
-    """Print the numbers of every source, and of all sources."""
+    """Print a table with the summed counts of every publication, and of all publications."""
     from rich import box
     from rich.table import Table
 

@@ -177,7 +177,7 @@ class DataOptions:
     Attributes
     ----------
     data : data file
-    labelings : for each of the options "known", "compare" and "labels", its columns
+    labelings : columns (file and name) of each of the options "known", "compare" and "labels"
     columns, drop : features to use (empty for all), and features to leave out
     categorical, ordered : features that the user declares as categorical or ordered
     names : file and column of the feature names; the column is empty for a text file
@@ -229,9 +229,11 @@ def read_options(
     id: str | None = None,
     reading: ReadingOptions | None = None,
 ) -> DataOptions:
-    """Parse the options, and check them against the columns of the files.
+    """Parse the options, and check the names of columns against the files.
 
-    ``reading`` says how text files and spreadsheets are to be read.
+    ``labelings`` has the texts of --known, --compare and --labels, by option. ``reading`` states
+    how text files and spreadsheets are to be read. The other arguments are the values of the
+    options with their names, as the user has typed them.
 
     Raises
     ------
@@ -352,7 +354,7 @@ def _check_kinds(options: DataOptions) -> None:
 
 
 def parse_n_clusters(k: str | None) -> int | str | None:
-    """Parse --k: a number, "auto", or nothing.
+    """Parse the text of --k: a number, "auto", or None without the option.
 
     Raises
     ------
@@ -372,7 +374,9 @@ def parse_n_clusters(k: str | None) -> int | str | None:
 
 
 def significance_level(alpha: float | None, tested: bool) -> float:
-    """Return the significance level of the tests, from --alpha.
+    """Return the significance level of the tests: the value of --alpha, or 0.05 without it.
+
+    ``tested`` states whether a test is requested.
 
     Raises
     ------
@@ -408,7 +412,7 @@ def _parse_column(text: str, data: Path) -> Column:
 
 
 def _parse_names(text: str, data: Path) -> Column:
-    """Parse --feature-names: a text file, or a column."""
+    """Parse the text of --feature-names: a text file (with an empty column name), or a column."""
     if data.suffix != ".npz":
         raise InputError(
             f"the columns of {data} have names already; got --feature-names {text}; leave the "

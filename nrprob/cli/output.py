@@ -97,7 +97,10 @@ def find_output(out: Path | None, force: bool, names: Collection[str]) -> Output
 
 
 def has_results(folder: Path, force: bool = False) -> bool:
-    """Whether a folder has results that a fit must not overwrite."""
+    """Whether a folder has results that a fit must not overwrite.
+
+    If ``force`` is True, results of fits may be overwritten, but not results of a model file.
+    """
     from nrprob.batch.formats import PLAN, results_in
 
     return (folder / PLAN).exists() or (not force and bool(results_in(folder)))
@@ -126,7 +129,7 @@ def require_model_folder(folder: Path, force: bool) -> None:
     Raises
     ------
     nrprob.exceptions.InputError
-        If it has such results, and ``force`` is False.
+        If the folder has such results, and ``force`` is False.
     """
     from nrprob.batch.formats import PLAN, results_in
 
@@ -138,7 +141,10 @@ def require_model_folder(folder: Path, force: bool) -> None:
 
 
 def remove_others(folder: Path, written: Collection[Path]) -> None:
-    """Remove results of earlier fits and explorations that have not been overwritten."""
+    """Remove result files of earlier fits and explorations from a folder.
+
+    The files in ``written`` stay, since the present command has written them.
+    """
     from nrprob.batch.formats import results_in
 
     for path in results_in(folder):

@@ -138,7 +138,10 @@ def check(files: _Files, allow_large: _Large = False) -> None:
 
 
 def _read_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
-    """Read the plans of all files; the checks need neither data nor packages that load slowly."""
+    """Read and expand model files; return pairs of the path and the plan.
+
+    The checks read only the names of columns, and import no package that loads slowly.
+    """
     from nrprob.batch import formats, modelfile, plan
 
     plans, wrong = [], list[str]()
@@ -156,9 +159,9 @@ def _read_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
 
 
 def _check_plans(plans: list[tuple[Path, Plan]], allow_large: bool) -> list[tuple[Path, Plan]]:
-    """Check data and estimators of all plans before the first one runs.
+    """Check data and estimators of all plans before the first plan runs.
 
-    Returns the plans with their provenance.
+    Returns the pairs of the path and the plan, with the provenance of the results in the plan.
     """
     _check_files(plans, allow_large)
     from nrprob.batch import preflight
@@ -182,7 +185,10 @@ def _check_plans(plans: list[tuple[Path, Plan]], allow_large: bool) -> list[tupl
 
 
 def _check_files(plans: list[tuple[Path, Plan]], allow_large: bool) -> None:
-    """Raise InputError for unusable or too large data, before slow packages are imported."""
+    """Raise InputError if data cannot be read, or are too large unless ``allow_large``.
+
+    The function imports no package that loads slowly.
+    """
     from nrprob.batch.cost import refuse_large
     from nrprob.batch.inputs import load_selected
 
@@ -199,7 +205,7 @@ def _check_files(plans: list[tuple[Path, Plan]], allow_large: bool) -> None:
 
 @contextlib.contextmanager
 def _collect_errors(wrong: list[str], path: Path) -> Iterator[None]:
-    """Append the error raised inside the ``with`` to ``wrong``, with the name of the file ``path``.
+    """Append an InputError raised inside the ``with`` to ``wrong``, with the path of the file.
 
     The errors of all files can then be reported together.
     """
@@ -211,7 +217,7 @@ def _collect_errors(wrong: list[str], path: Path) -> Iterator[None]:
 
 
 def _result_folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Path]:
-    """Return the output folder of each file, after checking that it is writable."""
+    """Return the output folder of every model file by its path; check that it is writable."""
     from nrprob.batch.modelfile import default_folder
     from nrprob.files import try_write
 
@@ -231,9 +237,9 @@ def _result_folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Pa
 
 
 def _is_of_another(plan: Plan, folder: Path) -> bool:
-    """Whether a folder has the files of a model file with other fits than this plan.
+    """Whether a folder has files of ``nrprob fit`` that belong to other fits than ``plan``.
 
-    Only a model file with one data set and one fit of every method writes these files.
+    Runs of model files with one data set and one fit of every method also write such files.
     """
     from nrprob.batch.formats import PAGE, PLAN, results_in
     from nrprob.batch.store import read_plan
@@ -252,7 +258,7 @@ def _is_of_another(plan: Plan, folder: Path) -> bool:
 
 
 def _select_devices(text: str | None) -> list[Any] | None:
-    """Return the devices that the text of --devices names by numbers, or by platform and count.
+    """Return the devices of JAX that the text of --devices names by numbers, or by platform.
 
     The result is None without this option.
     """
@@ -283,7 +289,7 @@ def _select_devices(text: str | None) -> list[Any] | None:
 
 
 def _report_results(plan: Plan, result: Outcome) -> list[Path]:
-    """Print a summary of a run and write its report; return the files.
+    """Print a summary of a run and write the report; return the paths of the written files.
 
     For a model file with one data set and one fit of every method, a finished run also writes the
     files of ``nrprob fit``.

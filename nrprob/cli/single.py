@@ -18,7 +18,7 @@ _MAX_PROFILES = 6  # maximum number of clusters that are described
 
 
 def show_fit(run: FitResult) -> None:
-    """Print cluster sizes of the first fit, agreement of all fits, and the files."""
+    """Print cluster sizes and tests of the first fit, agreement of all fits, and the files."""
     from nrprob.batch.fits import cluster_sizes
 
     if run.title:
@@ -50,7 +50,11 @@ def show_fit(run: FitResult) -> None:
 
 
 def show_scores(scores: Mapping[str, Mapping[str, float]], known: Sequence[str]) -> None:
-    """Print the agreement of each clustering with the labelings, one line per clustering."""
+    """Print the agreement of each clustering with the labelings, one line per clustering.
+
+    ``scores`` maps the title of every clustering to measures and their values. ``known`` are the
+    names of the known labelings.
+    """
     from rich import box
     from rich.table import Table
 

@@ -34,10 +34,11 @@ _SECONDS_PER_LINE = 30
 
 
 class TableError(InputError):
-    """A table cannot be clustered as it is.
+    """Error that is raised if the columns of a table cannot be clustered as they are.
 
     Attributes
     ----------
+    message : message of the error, one line per problem
     command : command that settles all problems of the table; empty without one
     """
 
@@ -123,10 +124,10 @@ def record_warnings() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def in_one_line(translate: Callable[[str], str] = str) -> Iterator[None]:
-    """Print an error of the user's input on one line, and exit with code 2.
+    """Print an error about invalid input without a traceback, and exit with code 2.
 
-    Other errors keep their traceback. Warnings are printed on one line too, without their location
-    in the code. ``translate`` rewrites the messages of errors and warnings.
+    Other errors keep their traceback. Warnings are printed on one line too, without their
+    location in the code. ``translate`` rewrites the messages of errors and warnings.
     """
     try:
         with _deliver_interrupts(), warnings.catch_warnings():
@@ -144,7 +145,10 @@ def in_one_line(translate: Callable[[str], str] = str) -> Iterator[None]:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether this package or scikit-learn raised the error itself because of invalid input."""
+    """Whether the error was raised by code of this package or of scikit-learn.
+
+    Such errors refuse invalid input; an error raised in other code may be a defect.
+    """
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").split(".")[0] in ("nrprob", "sklearn")
 

@@ -50,7 +50,7 @@ def in_options(text: str) -> str:
 
 
 def _name_option(match: re.Match[str]) -> str:
-    """Return the option that replaces the matched parameter in a message."""
+    """Return the text that replaces a match of `_PARAMETER` in a message: the option."""
     prefix, name, equals, value = match.groups()
     if name in _ENGLISH and not (prefix or equals):
         return match[0]

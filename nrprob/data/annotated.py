@@ -20,7 +20,11 @@ __all__ = ["annotate", "rows_of"]
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedRows:
-    """Rows of a fit: X, a layer or an entry of obsm of annotated data; made by `rows_of`."""
+    """Part of annotated data that is the input of a fit; made by `rows_of`.
+
+    ``data`` is the AnnData object. ``layer`` or ``obsm`` names the selected entry. If both are
+    None, ``X`` of the object is selected.
+    """
 
     data: Any
     layer: str | None = None
@@ -31,7 +35,7 @@ class AnnotatedRows:
 
     @property
     def obs(self) -> Any:
-        """Annotations of the rows: a frame with one row of annotations per sample."""
+        """Frame ``obs`` of the annotated data, with one row per sample."""
         return self.data.obs
 
 
@@ -133,9 +137,10 @@ def matrix_of(X: Any) -> Any:
 
 
 def describe_counts(adata: Any, *, layer: str | None = None, obsm: str | None = None) -> str:
-    """Message if the features of annotated data are not raw counts, with the place of raw counts.
+    """Describe features of annotated data that are not raw counts, for a message.
 
-    The message is empty for counts and for an entry of obsm.
+    The features are ``X`` or the named ``layer``. If another entry holds raw counts, the text names
+    this entry. The text is empty if the features are counts, and if ``obsm`` is passed.
     """
     if obsm is not None or has_counts(matrix_of(AnnotatedRows(adata, layer))):
         return ""
@@ -156,7 +161,7 @@ def has_counts(values: Any) -> bool:
 
 
 def feature_names_of(X: Any) -> list[str] | None:
-    """Column names of annotated data; None for an entry of obsm and for other objects.
+    """Feature names of annotated data; None for an entry of obsm and for other objects.
 
     Repeated names get a number, as in anndata itself: "a", "a-1".
     """
@@ -192,8 +197,8 @@ def annotate(
     model : fitted estimator or Exploration
         Estimator or Exploration with ``labels_``, fitted to the rows of ``adata``.
     key_added : str, default="nrprob"
-        Name of the entries. Entries of an earlier call, whose ``uns[key_added]`` exists, are
-        overwritten; any other existing entry with this name raises ValueError.
+        Name of the entries. Entries that an earlier call wrote under this name are overwritten. Any
+        other existing entry with this name raises ValueError.
     copy : bool, default=False
         Whether to change and return a copy, and leave ``adata`` unchanged.
 
@@ -258,7 +263,8 @@ def annotate(
 def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
     """Raise ValueError if `annotate` would overwrite an entry that it has not written.
 
-    ``key`` is its argument ``key_added``, and ``columns`` are the columns of ``obs`` to write.
+    ``key`` is the argument ``key_added`` of `annotate`, and ``columns`` are the columns of ``obs``
+    to write.
     """
     if not (isinstance(key, str) and key):
         raise ValueError(
@@ -278,7 +284,10 @@ def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
 
 
 def _describe_model(model: Any, evidence: Any = None) -> dict[str, Any]:
-    """Description of a fit or an Exploration, with types that an h5ad file can store."""
+    """Describe a fit or an Exploration by values of types that an h5ad file can store.
+
+    ``evidence`` is the significance test of the fit, if there is one.
+    """
     parameters = getattr(model, "params_", {})
     if hasattr(model, "get_params"):
         parameters = model.get_params(deep=False)
@@ -302,9 +311,9 @@ _PLAIN_TYPES = bool | int | float | str
 
 
 def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert attributes to types that an h5ad file can store, and drop attributes that are None.
+    """Convert attribute values, by name, to types that an h5ad file can store.
 
-    The trailing underscore of the names of attributes is removed.
+    Attributes that are None are left out. The trailing underscore of a name is removed.
     """
     return {
         name.removesuffix("_"): _plain_value(value)

@@ -31,7 +31,7 @@ def infer_kinds(X: Any) -> list[str]:
 
 
 def guess_kinds(X: Any, cells: list[np.ndarray]) -> list[str]:
-    """Infer the kind of every column of a table, whose values ``cells`` are already read."""
+    """Infer the kind of every column of the table ``X``, whose column values are ``cells``."""
     kinds = [_guess_kind(X, j, cells[j]) for j in range(len(cells))]
     # Many integer columns are probably pixels of images. They are treated as numeric, since models
     # of discrete columns ignore correlations. In a frame, ordered columns do not count as pixels,
@@ -50,12 +50,12 @@ def guess_kinds(X: Any, cells: list[np.ndarray]) -> list[str]:
 
 
 def _column_type(X: Any, j: int) -> Any:
-    """Type of a column of a frame; None for arrays, whose columns all have one type."""
+    """Dtype of column ``j`` of a frame; None for an array, whose columns share one dtype."""
     return X.dtypes.iloc[j] if is_frame(X) else None
 
 
 def _is_whole(cells: np.ndarray) -> bool:
-    """Whether all values of a column are whole numbers, and the smallest is 0."""
+    """Whether the values of a column are whole numbers of at least 0, and one of them is 0."""
     return cells.dtype.kind == "f" and _starts_at_zero(distinct_values(cells))
 
 

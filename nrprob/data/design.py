@@ -39,9 +39,10 @@ class Design:
     n_groups : int
         Number of known groups.
     memberships : float array of shape (n, n_groups), or None
-        Probabilities of the groups, if these are soft.
+        Probability of every known group, for every sample. None unless known groups are soft.
     columns : float array of shape (n, q), or None
-        Columns of a linear model with additive effects, without the constant column.
+        Columns of a linear model with additive effects, without the constant column. None if the
+        design has no linear model.
     labelings : int array of shape (n, m)
         Codes of the labels of every labeling, numbered by first appearance.
     group_labels : list of tuple
@@ -63,7 +64,11 @@ class Design:
     def from_groups(
         cls, codes: np.ndarray, n_groups: int = 1, columns: np.ndarray | None = None
     ) -> Design:
-        """Make a design from known groups ``codes`` (n,), or from ``columns`` (n, q)."""
+        """Make a design from known groups, or from columns of a linear model.
+
+        ``codes`` (n,) are the known groups as integers, and ``n_groups`` is the number of groups.
+        If ``columns`` (n, q) are passed, ``codes`` must be 0.
+        """
         kind = "continuous" if columns is not None else "labels" if n_groups > 1 else "nothing"
         labelings = codes[:, None] if kind == "labels" else np.empty((len(codes), 0), int)
         return cls(kind, codes, n_groups, None, columns, labelings)
@@ -75,7 +80,7 @@ class Design:
 
     @property
     def n_hard_groups(self) -> int:
-        """Number of groups to which samples are assigned; 1 for soft memberships."""
+        """Number of known groups if every sample belongs to one group; 1 for soft memberships."""
         return self.n_groups if self.memberships is None else 1
 
     @property
@@ -87,7 +92,8 @@ class Design:
     def matrix(self) -> Any:
         """Design matrix of a regression on the known structure; None for hard groups.
 
-        It has the memberships (n, n_groups), or a constant column and ``columns`` (n, 1 + q).
+        The matrix is ``memberships`` (n, n_groups), or has a constant column followed by
+        ``columns``, and then the shape (n, 1 + q).
         """
         if self.columns is None:
             return self.memberships
@@ -95,16 +101,19 @@ class Design:
 
     @property
     def description(self) -> str:
-        """Type of the known structure and its columns, for messages."""
+        """Type of the known structure, and the names of the known columns, for messages."""
         return _describe_kind(self.kind, self.covariate_names, self.label_names)
 
     @property
     def where(self) -> str:
-        """Clause that names the known columns, such as " in 'batch'"; empty without names."""
+        """Text that names the known columns in a message, such as " in 'batch'".
+
+        The text is empty if the columns have no names.
+        """
         return _format_where(self.covariate_names + self.label_names)
 
     def take_rows(self, indices: np.ndarray) -> Design:
-        """Return the design of the samples with these indices."""
+        """Return the design of the samples with the given ``indices``."""
         names = "codes", "memberships", "columns", "labelings"
         arrays = {name: getattr(self, name) for name in names}
         return replace(self, **{k: a[indices] for k, a in arrays.items() if a is not None})
@@ -142,7 +151,7 @@ class _Input(NamedTuple):
 
 
 class DesignEncoder:
-    """Encode known structure as a `Design`, and known structure of new samples in the same way.
+    """Encode known structure as a `Design`; `transform` encodes known structure of new samples.
 
     Labels are numbered in the order of their first appearance, so renaming labels has no effect.
     With ``multi="product"``, a group is a combination of labels that occurs in the data. With
@@ -154,7 +163,7 @@ class DesignEncoder:
     ----------
     multi : {"product", "additive"}, optional
         How labelings combine in an estimator with a linear model. By default the estimator has no
-        linear model: labelings combine to their product, and `fit` refuses covariates.
+        linear model: labelings combine as with "product", and `fit` refuses covariates.
     min_additive : int, default=1
         With ``multi="additive"``, fewer labelings than this number become groups instead of
         indicator columns, unless there are covariates.
@@ -176,10 +185,10 @@ class DesignEncoder:
         self.multi, self.min_additive, self.drop_first = multi, min_additive, drop_first
 
     def fit(self, known: Any, n_samples: int, weights: np.ndarray | None = None) -> Design:
-        """Learn the encoding of the user's ``known``, and encode it.
+        """Learn the encoding of the user's known structure ``known``, and return its design.
 
-        The encoding has the groups, or the mean and the scale of covariates, which use the sample
-        weights ``weights`` (n,), if they are given.
+        The encoding consists of the known groups, or of the columns of a linear model. Mean and
+        scale of covariates are weighted by the sample weights ``weights`` (n,), if passed.
 
         Raises
         ------
@@ -199,10 +208,10 @@ class DesignEncoder:
     def fit_labelings(
         self, labelings: np.ndarray, categories: list[dict[Any, int]], names: Sequence[Any]
     ) -> Design:
-        """Learn the encoding of labelings, as `fit`.
+        """Learn the encoding of known labelings that are already integers; see `fit`.
 
-        ``labelings`` (n, m) are codes, and ``categories`` has the codes of the labels of every
-        labeling.
+        ``labelings`` (n, m) are the codes of the labels. For every labeling, ``categories`` maps
+        labels to codes, and ``names`` has its name.
         """
         return self._learn_groups(
             _Input(labels=list(labelings.T), label_names=names), labelings, categories
@@ -217,8 +226,8 @@ class DesignEncoder:
     ) -> Design:
         """Learn the groups, or the columns of a linear model, and return the design.
 
-        ``source`` is the known structure as the user passed it, ``labelings`` (n, m) are its
-        encoded labels, and ``categories`` has the codes of the labels of every labeling.
+        ``source`` is the known structure as the user passed it, and ``labelings`` (n, m) are its
+        labels as codes. For every labeling, ``categories`` maps labels to codes.
         """
         self._kind, self._sizes, self._is_float = source.kind, source.sizes, source.is_float
         self.categories_ = categories
@@ -242,7 +251,10 @@ class DesignEncoder:
     def _learn_columns(
         self, source: _Input, labelings: np.ndarray, weights: np.ndarray | None
     ) -> None:
-        """Learn mean and scale of the covariates, and which columns vary; see `_learn_groups`."""
+        """Learn mean and scale of the covariates, and which columns of the linear model vary.
+
+        See `_learn_groups` for the arguments.
+        """
         z, q = self._raw_columns(source, labelings), self._sizes["columns"]
         self._centre, self._scale = np.zeros(z.shape[1]), np.ones(z.shape[1])
         self._centre[:q], self._scale[:q] = z[:, :q].mean(0), z[:, :q].std(0)
@@ -310,7 +322,7 @@ class DesignEncoder:
         return self._make_design(source, labelings, codes)
 
     def combine_labelings(self, labelings: np.ndarray) -> np.ndarray:
-        """Known groups (n,) of samples with the labels ``labelings`` (n, m), as codes.
+        """Return the known groups (n,) of samples, as codes, from label codes (n, m).
 
         Raises
         ------
@@ -332,9 +344,9 @@ class DesignEncoder:
         return codes
 
     def _number_combinations(self, labelings: np.ndarray) -> np.ndarray:
-        """Known groups (n,) of samples with the labels ``labelings`` (n, m).
+        """Return the known groups (n,) of samples, as codes, from label codes (n, m).
 
-        Combinations of labels that are new get the next numbers.
+        Combinations of labels that did not occur in `fit` get the next codes.
         """
         if labelings.shape[1] == 1:
             return labelings[:, 0]
@@ -343,9 +355,10 @@ class DesignEncoder:
     def _make_design(
         self, source: _Input, labelings: np.ndarray, codes: np.ndarray | None
     ) -> Design:
-        """Make the design of encoded labelings (n, m) and the covariates of ``source``.
+        """Make the design of samples from encoded ``labelings`` (n, m) and from ``source``.
 
-        ``codes`` (n,) are the known groups, if they are already computed.
+        ``source`` is the known structure as the user passed it. ``codes`` (n,) are the known
+        groups, or None to compute them.
         """
         columns, n_groups = None, max(self._sizes["groups"], 1)
         if self.has_columns_:
@@ -363,7 +376,7 @@ class DesignEncoder:
         )  # fmt: skip
 
     def _raw_columns(self, source: _Input, labelings: np.ndarray) -> np.ndarray:
-        """Columns of the linear model before scaling: covariates, then indicators of labels."""
+        """Columns (n, q) of the linear model before scaling: covariates, then label indicators."""
         parts = [] if source.covariates is None else [source.covariates]
         for codes, labels in zip(labelings.T, self.categories_, strict=True):
             parts.append((codes[:, None] == np.arange(self.drop_first, len(labels))).astype(float))
@@ -379,7 +392,7 @@ _KINDS = {
 
 
 def covariates_of(known: Any, n_samples: int) -> tuple[np.ndarray | None, list[Any]]:
-    """Covariates (n_samples, q) of the user's ``known``, None without any, and their names."""
+    """Return the covariates (n_samples, q) in the user's ``known``, or None, and their names."""
     source = _read_known(known, n_samples)
     if source.covariates is None:
         return None, []
@@ -462,9 +475,10 @@ def _check_finite(covariates: np.ndarray, names: Sequence[Any]) -> None:
 def _look_up(
     labels: np.ndarray, categories: dict[Any, int], new_labels: bool = False
 ) -> np.ndarray:
-    """Codes (n,) of ``labels`` (n,), from ``categories``, the codes of the labels of `fit`.
+    """Return the codes (n,) of ``labels`` (n,).
 
-    With ``new_labels``, labels that did not occur in `fit` get the next codes.
+    ``categories`` maps the labels that occurred in `fit` to codes. With ``new_labels``, labels that
+    did not occur in `fit` get the next codes.
     """
     if new_labels:
         unseen = dict.fromkeys(v for v in labels.tolist() if v not in categories)

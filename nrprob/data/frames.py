@@ -153,7 +153,7 @@ def extract_known(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
 
     Parameters
     ----------
-    X : features as a user passes them
+    X : input of the user: features, and perhaps known columns
     known : column names, or known structure of the n rows
     what : name of the argument ``known``, for messages
 

@@ -20,7 +20,7 @@ __all__ = [
 
 
 def as_plain_array(values: Any, name: str) -> np.ndarray:
-    """Labels or numbers as an array that preserves the types that the user passed.
+    """Convert labels or numbers to an array that preserves the types of the user's values.
 
     An array of objects becomes an array of floats if all entries are numbers and some are floats. A
     list of numbers and text becomes an array of objects, since NumPy would convert all entries to
@@ -73,7 +73,7 @@ def are_minus_one(array: np.ndarray) -> np.ndarray:
 
 
 def as_labels(array: np.ndarray, where: str = "") -> np.ndarray:
-    """Labels of a column without missing values; ``where`` names the column, for a message.
+    """Check the labels of a column, and return them; ``where`` names the column, for a message.
 
     Datetimes become objects, since NumPy would convert nanoseconds to integers.
 
@@ -103,7 +103,7 @@ def refuse_own_groups(n_groups: int, n: int, where: str = "") -> None:
     Raises
     ------
     ValueError
-        If there is more than one row, and as many groups.
+        If the number of groups equals the number of rows, and there is more than one row.
     """
     if n_groups == n > 1:
         raise ValueError(

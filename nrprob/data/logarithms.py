@@ -24,9 +24,9 @@ class LogarithmGains(NamedTuple):
 
     Attributes
     ----------
-    gain : (m,) nats per sample by which a mixture of log(x + offset) describes the values x better
-        than a mixture of x; 0 for features that are not compared
-    offset : (m,) number that is added before the logarithm
+    gain : (m,) log-likelihood gain of a mixture of log(x + offset) over a mixture of x, in nats per
+        sample, for a feature x; 0 for features that are not compared
+    offset : (m,) number that is added to the feature before the logarithm
     """
 
     gain: np.ndarray
@@ -47,11 +47,12 @@ def compare_logarithms(
 
     .. math:: \frac{L(t) - L(x)}{n} - \frac{1}{n} \sum_i t_i
 
-    L is the largest log likelihood of a mixture, minus log n for every component after the first:
-    half of log n for its mean, and half for its weight. The last term is the log Jacobian
-    determinant of the logarithm. The offset a is 0 for positive features. If the smallest value is
-    0, a is the median of the positive values. With negative values, such as after standardisation,
-    a is the best of three numbers for which the smallest value of x + a is positive.
+    L is the largest log likelihood of a mixture, minus log n for every component after the first.
+    Half of this penalty is for the mean of the component, and half for its weight. The last term is
+    the log Jacobian determinant of the logarithm. The offset a is 0 for positive features. If the
+    smallest value is 0, a is the median of the positive values. With negative values, such as after
+    standardisation, a is the best of three numbers for which the smallest value of x + a is
+    positive.
 
     Only features with a skewness above 0.5 within known groups are compared.
 
@@ -92,7 +93,10 @@ def _within_groups(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def _skewness_within(x: np.ndarray, groups: np.ndarray) -> float:
-    """Skewness of a feature (n,) within known groups; 0 if it is discrete or constant."""
+    """Skewness of a feature (n,) after subtraction of the means of known groups.
+
+    The skewness counts as 0 if the feature is constant or has at most ten distinct values.
+    """
     present = ~np.isnan(x)
     if np.unique(x[present]).size <= _LEAST_VALUES:
         return 0.0
@@ -102,7 +106,7 @@ def _skewness_within(x: np.ndarray, groups: np.ndarray) -> float:
 
 
 def _offsets(x: np.ndarray) -> tuple[float, ...]:
-    """Offsets a of log(x + a) that are compared for a feature (n,)."""
+    """Candidate offsets a of the logarithm log(x + a) of a feature ``x`` (n,)."""
     low = float(x.min())
     if low > 0:
         return (0.0,)
@@ -113,9 +117,11 @@ def _offsets(x: np.ndarray) -> tuple[float, ...]:
 
 
 def _mixture_log_likelihood(values: np.ndarray, n_components: int) -> np.ndarray:
-    """Penalised log likelihood per sample (m,) of mixtures of values (n, m) without known effects.
+    """Penalised log likelihood per sample (m,) of the best mixture for each of m features.
 
-    The mixtures are fitted to order statistics of the values, so that the time hardly depends on n.
+    ``values`` (n, m) are features from which the means of known groups are subtracted. The mixture
+    of a feature has 1 to ``n_components`` Gaussian components with a common variance. Mixtures are
+    fitted to order statistics of the values, so that the time hardly depends on n.
     """
     n = len(values)
     q = min(n, _ORDER_STATISTICS)
@@ -133,9 +139,11 @@ def _mixture_log_likelihood(values: np.ndarray, n_components: int) -> np.ndarray
 
 
 def _best_segments(x: np.ndarray, n_segments: int) -> list[np.ndarray]:
-    """Means of the partitions of sorted values (q,) into 1, 2, ... segments of least squares.
+    """Segment means of the best partitions of sorted values ``x`` (q,) into segments.
 
-    The partitions are solutions of k-means in one dimension, by dynamic programming.
+    Element k - 1 of the result has the means (k,) of the partition into k segments with the
+    smallest sum of squares, for k from 1 to ``n_segments``. Dynamic programming finds these
+    solutions of k-means in one dimension.
     """
     q = len(x)
     first, last = np.triu_indices(q)
@@ -162,9 +170,10 @@ def _best_segments(x: np.ndarray, n_segments: int) -> list[np.ndarray]:
 
 
 def _em_log_likelihood(x: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Largest mean log likelihood (m,) over s runs of EM on values x (q, m) of variance 1.
+    """Largest mean log likelihood (m,) of Gaussian mixtures of m features, over s runs of EM.
 
-    The components share a variance. ``means`` (s, k, m) are the initial means.
+    ``x`` (q, m) are order statistics of the features, with variance 1. The components of a mixture
+    have a common variance. ``means`` (s, k, m) are the initial means of k components.
     """
     k = means.shape[1]
     weights, variance = np.full(means.shape, 1 / k), np.full((len(means), 1, x.shape[1]), 1 / k**2)

@@ -88,7 +88,8 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], extra: str = "
 def check_fitted(name: str, value: Any, what: str, *attributes: str) -> None:
     """Raise unless ``value`` is a fitted estimator with these attributes.
 
-    ``name`` is the name of the argument, and ``what`` describes estimators with the attributes.
+    ``name`` is the name of the argument. ``what`` describes, for the message, estimators that have
+    the ``attributes``.
 
     Raises
     ------
@@ -176,7 +177,10 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
 
 
 def _shape_message(error: str) -> str:
-    """Replacement for a message of scikit-learn that contains the values of X; else empty text."""
+    """Return a clearer message than scikit-learn's ``error``; empty if there is none.
+
+    The messages that are replaced contain the values of X.
+    """
     if result := re.match(r"Expected 2D array, got (\w+) array", error):
         # scikit-learn's estimator checks require the first words.
         return (
@@ -189,7 +193,11 @@ def _shape_message(error: str) -> str:
 
 
 def _not_finite(X: Any, missing: bool) -> str:
-    """Location of missing (or else infinite) values: columns of a frame, or the first entry."""
+    """Describe where X has missing values or, unless ``missing``, infinite values, for a message.
+
+    The text names the columns of a frame, or the first entry of an array. It is empty if there are
+    no such values.
+    """
     import pandas as pd
 
     what, is_one = ("missing", pd.isna) if missing else ("infinite", np.isinf)
@@ -225,7 +233,7 @@ _OTHERS = {
 
 
 def _non_numeric_message(X: Any) -> str:
-    """Message for columns that contain anything but numbers; empty if all are numeric."""
+    """Message about columns with anything but numbers; empty if all columns are numeric."""
     kinds = {
         name: _value_kinds(X, name) for name, dtype in _column_dtypes(X) if not _is_numeric(dtype)
     }
@@ -243,7 +251,7 @@ def _non_numeric_message(X: Any) -> str:
 
 
 def _column_dtypes(X: Any) -> list[tuple[Any, Any]]:
-    """Column names and types of a frame; for an array, its type without a name."""
+    """List name and dtype of every column of a frame; for an array, None and its dtype."""
     return list(X.dtypes.items()) if is_frame(X) else [(None, getattr(X, "dtype", None))]
 
 
@@ -252,7 +260,7 @@ def _is_numeric(dtype: Any) -> bool:
 
 
 def _value_kinds(X: Any, name: Any) -> set[str]:
-    """Types of the values of a column of a frame, or of an array of rows."""
+    """Types of the values of the named column of a frame, or of all entries of an array."""
     values = X[name].to_numpy(object) if is_frame(X) else np.array(X, object)
     if values.ndim != 1 + (not is_frame(X)):
         return set()  # not a table
@@ -283,7 +291,7 @@ def as_array(values: Any, name: str) -> np.ndarray:
 
 
 def as_number(value: Any, name: str) -> float:
-    """A single real number; infinite if it exceeds the range of floats.
+    """Convert ``value`` to a float; infinity if it exceeds the range of floats.
 
     Raises
     ------

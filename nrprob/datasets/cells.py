@@ -19,7 +19,10 @@ __all__ = ["make_cell_counts"]
 def _count_matrix_size(
     n_samples: int, n_genes: int, n_types: int, n_batches: int, mean_total: float, **_: Any
 ) -> Size:
-    """Size of the counts; a cell has at most as many entries as molecules."""
+    """Estimated size of the counts of `make_cell_counts`.
+
+    A cell has at most as many non-zero counts as molecules, here 1.5 times ``mean_total``.
+    """
     entries = n_samples * min(n_genes, math.ceil(1.5 * mean_total))
     block = min(n_samples * n_genes, 4_000_000 + n_genes)
     return sparse_size(n_samples, n_genes, entries, max(n_batches * n_types * n_genes, block))

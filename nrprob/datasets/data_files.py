@@ -19,16 +19,16 @@ __all__ = ["DataSet", "data_folder", "download_file", "reading_data", "search_cl
 
 @dataclass
 class DataSet:
-    """Rows and their labelings.
+    """Data set: features of rows, and labelings of the rows.
 
     Attributes
     ----------
     X : ndarray or scipy.sparse.csr_array of shape (n_samples, n_features)
-        Rows; a sparse array of integers for counts.
+        Features of the rows; a sparse array for counts.
     labelings : dict of str to ndarray of shape (n_samples,)
         Labels of the rows, integers or text.
     feature_names : list of str or None
-        Names of the columns.
+        Names of the features.
     image_shape : tuple of int or None
         Height and width, if a row is an image.
 

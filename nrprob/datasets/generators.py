@@ -27,7 +27,7 @@ MAX_PATTERNS = 10_000_000  # maximum number of patterns that `bayes_precision` e
 
 
 def total_columns(dims: int | Sequence[int]) -> int:
-    """Sum of one or several numbers of columns."""
+    """Total number of columns, where ``dims`` is one number of columns, or several."""
     return sum(np.ravel(np.asarray(dims, object)).tolist())
 
 
@@ -37,7 +37,10 @@ def _positive_int(value: object, name: str) -> int:
 
 
 def _check_dims(dims: object, what: str) -> list[int]:
-    """Validate numbers of columns of views or partitions; ``what`` is "view" or "partition"."""
+    """Validate the numbers of columns of views or partitions; return a list.
+
+    ``what`` is "view" or "partition", for messages.
+    """
     if isinstance(dims, list | tuple):
         entries = [*dims]
     else:
@@ -56,7 +59,10 @@ def _check_fraction(value: float, name: str) -> float:
 
 
 def _block_sizes(n_features: int, n_clusters: int) -> Counts:
-    """Numbers of columns (n_clusters,) of the blocks of a partition of ``n_features`` columns."""
+    """Numbers of columns (n_clusters,) of the blocks of a partition with ``n_features`` columns.
+
+    Every cluster has one block of columns; see `make_binary_partitions`.
+    """
     if n_features < n_clusters:
         raise ValueError(
             "every cluster needs at least one feature of its partition; "

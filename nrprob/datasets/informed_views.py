@@ -84,10 +84,10 @@ def make_informed_views(
         \qquad e_{iv} \sim N(0, I),
 
     where s is the ``separation``, :math:`\delta` the ``group_shift``, L the number of groups, and
-    :math:`u_v` a random direction of length 1. Every corner :math:`m_v(c)` has entries 0 and 1. On
-    the first K - 1 features, the corners of the K clusters are the origin and the unit vectors, in
-    random order per view; further features have random entries. Clusters and groups are
-    independent, and as equal in size as possible.
+    :math:`u_v` a random direction of length 1. The vector :math:`m_v(c)` with entries 0 and 1 is
+    called the corner of cluster c. On the first K - 1 features, the corners of the K clusters are
+    the origin and the unit vectors, in random order per view; further features have random entries.
+    Clusters and groups are independent, and as equal in size as possible.
 
     Each view alone is weak evidence, and several views together are strong evidence. Without the
     known groups, the effect of the groups hides the clusters. Pairs and labels help little.
@@ -204,7 +204,10 @@ def make_informed_views(
 def _sample_links(
     clusters: NDArray[np.int64], n_pairs: int, n_wrong: int, rng: np.random.RandomState
 ) -> NDArray[np.int64]:
-    """Sample pairs (n_pairs, 2), of which the first ``n_wrong`` join different clusters."""
+    """Sample must-links (n_pairs, 2), of which the first ``n_wrong`` join different clusters.
+
+    ``clusters`` (n,) are the clusters of the samples.
+    """
     n = clusters.size
     first = rng.choice(n, n_pairs, replace=False)
     # Samples in the order of their clusters; cluster c starts at position start[c].
@@ -225,19 +228,20 @@ def _sample_links(
 def make_essential_sources(*, random_state: RandomState = None) -> InformedViews:
     r"""Simulate two views in which no source of information about the clusters is redundant.
 
-    Six binary factors are fully crossed, with three samples per combination: the answer a, which
-    defines the clusters, and the competitors :math:`e_1, e_2, p, l` and g. The first view has the
-    features
+    Six binary factors are fully crossed, with three samples per combination. The factor a, the
+    answer, defines the clusters; the factors :math:`e_1, e_2, p, l` and g are its competitors. In
+    the first view, feature j of sample i is
 
     .. math::
 
         x_{ij} = d_j \left(f_{ij} - \tfrac12\right) + 6\, \sigma_j \left(g_i - \tfrac12\right)
         + e_{ij}, \qquad f_i = (a_i, e_{1i}, p_i, l_i),
 
-    with random signs :math:`\sigma_j`; in the second view, :math:`e_2` replaces :math:`e_1`. The
-    distances d are 4 for a, :math:`\sqrt{16.3}` for p and l, and :math:`\sqrt{18.5}` for
-    :math:`e_1` and :math:`e_2`, so that each competitor fits slightly better than the answer. The
-    noise e is standard normal, and its regression on the six factors is subtracted.
+    with random signs :math:`\sigma_j`. In the second view, :math:`e_2` replaces :math:`e_1`. The
+    distances :math:`d_j` are 4 for a, :math:`\sqrt{16.3}` for p and l, and :math:`\sqrt{18.5}` for
+    :math:`e_1` and :math:`e_2`. The competitors with such distances fit slightly better than the
+    answer. The noise :math:`e_{ij}` is standard normal, and its regression on the six factors is
+    subtracted.
 
     Every source of information excludes a competitor that no other source excludes: the first view
     excludes :math:`e_2`, the second view :math:`e_1`, the must-links p, the labels l, and the known
@@ -305,6 +309,9 @@ def make_essential_sources(*, random_state: RandomState = None) -> InformedViews
 
 
 def _cross_factors(rng: np.random.RandomState) -> NDArray[np.int64]:
-    """Fully crossed binary `FACTORS` (n, 6) in random order."""
+    """Values (n, 6) of the six binary `FACTORS`, in random order.
+
+    Every combination of values occurs `REPLICATES` times.
+    """
     code = rng.permutation(REPLICATES * 2 ** len(FACTORS)) // REPLICATES
     return code[:, None] >> np.arange(len(FACTORS)) & 1

@@ -64,7 +64,7 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     2. folders in the directory of the environment variable ``NRPROB_DATA``. A folder has
        ``labels.csv.gz`` (one column per labeling) and one of ``data.csv.gz`` (features, with a
        header), ``counts.npz`` (from ``scipy.sparse.save_npz``) with ``vocabulary.txt.gz`` (one term
-       per line), and ``images.npz`` (array ``images``, rows x height x width);
+       per line), or ``images.npz`` (array ``images``, rows x height x width);
     3. downloads: newsgroups20, pbmc68k_reduced, pbmc_interferon, webkb.
 
     Parameters
@@ -159,7 +159,10 @@ def _find_folder(name: str) -> Path | None:
 
 
 def _unknown_name_error(name: str) -> InputError:
-    """Error for an unknown name: a misspelt name, or a data set that is not available."""
+    """Make the error for an unknown name.
+
+    It is an InputError for a misspelt name, and otherwise DataUnavailable.
+    """
     ours = [*SHIPPED, *sorted((*_COUNTS, *_TABLES))]
     # A misspelt name has a similar length; "pendigits" is not a misspelling of "digits".
     candidates = [known for known in ours if abs(len(known) - len(name)) < 2]
@@ -176,7 +179,10 @@ def _unknown_name_error(name: str) -> InputError:
 
 
 def _check_parameters(parameters: Iterable[str], name: str, takes: Sequence[str] = ()) -> None:
-    """Raise InputError for parameters that a data set does not have."""
+    """Raise InputError if the data set ``name`` lacks one of ``parameters``.
+
+    ``takes`` are the parameters that the data set has.
+    """
     wrong = [p for p in parameters if p not in takes]
     if wrong:
         raise InputError(
@@ -186,7 +192,7 @@ def _check_parameters(parameters: Iterable[str], name: str, takes: Sequence[str]
 
 
 def _min_df(parameters: Mapping[str, Any], name: str) -> int:
-    """Validated value of the parameter ``min_df``; 1 by default."""
+    """Validate the parameter ``min_df`` of the data set ``name``; return it, or 1 by default."""
     _check_parameters(parameters, name, ("min_df",))
     least = parameters.get("min_df", 1)
     if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
@@ -277,7 +283,7 @@ def _read_columns(path: Path) -> DataSet:
 
 
 def _read_counts(folder: Path) -> DataSet:
-    """Read sparse counts, and the terms whose counts are in the columns."""
+    """Read the sparse counts of a folder, and the term of every column."""
     import gzip
 
     path = folder / "counts.npz"
@@ -420,7 +426,10 @@ def _load_newsgroups20() -> DataSet:
 
 
 def _select_articles(articles: Sequence[str], groups: np.ndarray) -> DataSet:
-    """Count the words of some articles of every group."""
+    """Sample at most `MAX_ARTICLES` articles of every group, and count their words.
+
+    ``groups`` are the newsgroups of ``articles``.
+    """
     homes: dict[str, set[str]] = {}
     for article, group in zip(articles, groups, strict=True):
         homes.setdefault(article, set()).add(str(group))

@@ -1,4 +1,4 @@
-"""Samples of Gaussian mixtures whose number of components is to be estimated."""
+"""Samples of a Gaussian mixture, for methods that estimate the number of components."""
 
 from __future__ import annotations
 

@@ -119,10 +119,10 @@ def _unit_vectors(angle: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _moon_points(along, side, inner, rng):
-    """Points of two interlocked half circles.
+    """Points (n, 2) of two interlocked half circles.
 
-    ``inner`` selects one of them for every point, ``side`` is -1 for its left and 1 for its right
-    half, and ``along`` the position from near the apex (0) to the end (1).
+    For every point, ``inner`` (0 or 1) selects the half circle, and ``side`` is -1 for the left and
+    1 for the right half. ``along`` is the position from near the apex (0) to the end (1).
     """
     angle = CUT + along * (np.pi / 2 - CUT)
     x, y = MOON * side * np.sin(angle), MOON * np.cos(angle)
@@ -130,9 +130,10 @@ def _moon_points(along, side, inner, rng):
 
 
 def _ring_points(along, side, inner, rng):
-    """Points of a disc (where ``inner`` is True) and a ring around it.
+    """Points (n, 2) of a disc (where ``inner`` is 1) and of a ring around the disc.
 
-    ``side`` is -1 for the left and 1 for the right half, and ``along`` the angle from 0 to 1.
+    For every point, ``side`` is -1 for the left and 1 for the right half. ``along`` is the position
+    along the half circle, from 0 to 1. Points of the disc have random radii.
     """
     radius = np.where(inner, DISC * np.sqrt(rng.random_sample(along.size)), RING)
     angle = np.pi * (along - 0.5)

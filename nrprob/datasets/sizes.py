@@ -47,15 +47,15 @@ class Size(NamedTuple):
 
 
 def dense_size(samples: int, features: int, width: int = VALUE) -> Size:
-    """Size of an array of numbers of ``width`` bytes."""
+    """Size of a dense array (samples, features) of numbers of ``width`` bytes."""
     values = width * samples * features
     return Size(samples, features, values, False, values)
 
 
 def sparse_size(samples: int, features: int, entries: int, other: int = 0) -> Size:
-    """Size of a sparse matrix with ``entries`` stored values.
+    """Size of a sparse matrix (samples, features) with ``entries`` stored values.
 
-    While it is generated, a dense array of ``other`` values exists, too.
+    ``other`` is the number of values of the largest dense array while the matrix is generated.
     """
     content = ENTRY * entries + VALUE * (samples + 1)
     return Size(samples, features, content, True, max(content, VALUE * other))
@@ -66,7 +66,10 @@ _RULES: dict[str, Callable[..., Size]] = {}
 
 
 def register_size(rule: Callable[..., Size]) -> Callable[[Generator], Generator]:
-    """Decorate a generator with a function ``rule`` from its parameters to the size of the data."""
+    """Decorate a generator of data sets with a function that computes the size of the data.
+
+    ``rule`` takes the parameters of the generator.
+    """
 
     def register_generator(generator: Generator) -> Generator:
         _RULES[generator.__name__] = rule
@@ -76,7 +79,7 @@ def register_size(rule: Callable[..., Size]) -> Callable[[Generator], Generator]
 
 
 def size_of_generator(generator: Callable[..., Any], parameters: Mapping[str, Any]) -> Size | None:
-    """Size of generated data; None if the generator raises for the parameters."""
+    """Size of the data that a generator makes; None if the parameters are invalid."""
     try:
         bound = inspect.signature(generator).bind(**parameters)
         bound.apply_defaults()
@@ -101,7 +104,7 @@ _KNOWN = {
 
 
 def size_of_set(name: str) -> Size | None:
-    """Size of a data set of `nrprob.datasets.load`; None if it is unknown."""
+    """Size of the data set ``name`` of `nrprob.datasets.load`; None if the size is unknown."""
     from nrprob.datasets.loaders import SHIPPED, _find_folder
 
     folder = None if name in SHIPPED else _find_folder(name)
@@ -121,9 +124,10 @@ def size_of_set(name: str) -> Size | None:
 
 
 def size_of_npz(path: Path, name: str = "") -> Size | None:
-    """Size of the matrix of an NPZ file, dense or sparse, from the headers of its arrays.
+    """Size of the matrix in an NPZ file, dense or sparse, from the headers of the arrays.
 
-    The matrix is the array called ``name``, or else the only matrix; None if there is none.
+    The matrix is the array called ``name``, or else the only matrix. The size is None if the file
+    has no such matrix.
 
     Raises
     ------

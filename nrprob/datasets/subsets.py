@@ -29,7 +29,8 @@ def _draw_counts(
 ) -> Counts:
     """Sample counts of n rows with several clusterings, whose features are side by side.
 
-    Every cluster of a clustering has its own features, on which its rows have a constant count.
+    Every cluster of every clustering has separate features. On these features, the rows of the
+    cluster have a constant count, and all other rows have 0; then noise is added.
 
     Parameters
     ----------

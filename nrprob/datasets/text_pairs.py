@@ -236,7 +236,7 @@ def _check_counts(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np
 
 
 def _check_classes(classes: Any, name: str) -> list[Any]:
-    """Validate a family of classes; return it as a list of hashable labels."""
+    """Validate the argument ``name``, a family of classes; return a list of hashable labels."""
     values = classes.tolist() if isinstance(classes, np.ndarray) else classes
     if not isinstance(values, list | tuple | set | frozenset):
         raise TypeError(
@@ -250,9 +250,9 @@ def _check_classes(classes: Any, name: str) -> list[Any]:
 def _draw_tuples(
     members: list[np.ndarray], parts: int, n_samples: int, rng: np.random.RandomState
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sample tuples of ``parts`` rows of one class each.
+    """Sample ``n_samples`` tuples of ``parts`` rows; all rows of a tuple have the same class.
 
-    ``members`` are the indices of the rows of every class. Returns indices (n_samples, parts) of
+    ``members`` has the indices of the rows of every class. Returns indices (n_samples, parts) of
     rows, and the class (n_samples,) of every tuple as a position in ``members``.
     """
     rows, codes, n = [], [], 0

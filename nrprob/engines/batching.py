@@ -62,7 +62,7 @@ class Program:
         return math.prod(self.shape)
 
     def __call__(self, calls: Sequence[SolverCall]) -> list[Solution]:
-        """Run at most ``n_slots`` calls."""
+        """Run at most ``n_slots`` calls; return their solutions in the same order."""
         n_devices, n_steps, n_lanes = self.shape
         # Calls are assigned to the devices in turn; unused slots repeat the first call.
         i = np.arange(len(calls))
@@ -109,7 +109,8 @@ class Batcher:
     def program_for(self, call: SolverCall, n_calls: int = 1) -> Program:
         """Return a compiled program for the signature of ``call``, sized for ``n_calls`` calls.
 
-        A cached program is also returned if it must run up to four times for all calls.
+        A smaller program from the cache is also returned if four runs of it, by every worker,
+        suffice for all calls.
         """
         if self._stepwise_batcher is not None and call.stepwise:
             return self._stepwise_batcher.program_for(call, n_calls)
@@ -157,7 +158,7 @@ class Batcher:
 
     @property
     def _n_workers(self) -> int:
-        """Number of concurrent programs: one program on a CPU leaves most cores idle."""
+        """Number of concurrent programs: several on a CPU, since one leaves most cores idle."""
         alone = len(self.devices) == 1 and self.devices[0].platform == "cpu"
         return (self.threads or os.cpu_count() or 1) if alone else 1
 
@@ -207,7 +208,10 @@ class Batcher:
 
 
 def _run_device(solve: Callable[..., Solution], arrays: Any, steps: jax.Array) -> Solution:
-    """Run the ``steps`` (1,) of one device, with ``arrays`` (1, steps, lanes, ...)."""
+    """Run the calls of one device by ``solve``: ``steps`` (1,) steps, one after another.
+
+    ``arrays`` are the arrays of the calls, with the leading axes (1, steps, lanes).
+    """
     _, n_steps, n_lanes = jax.tree.leaves(arrays)[0].shape[:3]
 
     def solve_lanes(i):

@@ -12,7 +12,10 @@ import jax.numpy as jnp
 
 
 def _mix_bits(h: jax.Array) -> jax.Array:
-    """Finaliser of the public-domain MurmurHash3: every input bit affects every output bit."""
+    """Mix the bits of 32-bit integers ``h``: every input bit affects every output bit.
+
+    This is the finaliser of the public-domain MurmurHash3.
+    """
     h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
     h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
     return h ^ (h >> 16)
@@ -25,10 +28,11 @@ def fold_in(seed: jax.Array, index: jax.Array | int) -> jax.Array:
 
 
 def hashed_uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Array (..., *shape) of numbers in [0, 1) with 24 random bits, one ``shape`` per ``seed``.
+    """Uniform pseudo-random numbers in [0, 1) with 24 random bits.
 
-    A number depends on its seed and its position, not on the lengths of the axes, so padding
-    changes no other number.
+    ``seed`` (...) is an array of seeds; the result has the shape (..., *shape), with numbers of the
+    given shape for every seed. A number depends on its seed and its position, not on the lengths of
+    the axes, so padding changes no other number.
     """
     h = _mix_bits(jnp.asarray(seed).astype(jnp.uint32) ^ jnp.uint32(0x68BC21EB))
     for length in shape:
@@ -37,5 +41,5 @@ def hashed_uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) ->
 
 
 def hashed_noise(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Uniform numbers as from `hashed_uniform`, scaled to mean 0 and variance 1."""
+    """Uniform pseudo-random numbers of mean 0 and variance 1; see `hashed_uniform`."""
     return (2 * hashed_uniform(seed, shape, dtype) - 1) * 3**0.5

@@ -18,7 +18,7 @@ _MEMORY_SHARE = 0.25  # share of an accelerator's memory, since sizes of runs ar
 
 
 def device_of(*arrays: Any) -> jax.Device:
-    """Device on which a program of these arrays runs, or the first of several."""
+    """Device on which a program with these arrays runs; the first one if it runs on several."""
     for leaf in jax.tree.leaves(arrays):
         if isinstance(leaf, jax.Array) and leaf.committed:
             return min(leaf.devices(), key=lambda device: device.id)
@@ -27,16 +27,16 @@ def device_of(*arrays: Any) -> jax.Device:
 
 
 def on_cpu(*arrays: Any) -> bool:
-    """Whether a program of these arrays runs on a CPU."""
+    """Whether a program with these arrays as arguments runs on a CPU."""
     return device_of(*arrays).platform == "cpu"
 
 
 def memory_budget(device: jax.Device | None = None) -> float:
-    """Bytes available to the runs of one program on a device, by default the current one.
+    """Bytes available to the runs of one program on a device, by default the current device.
 
-    On an accelerator it is a share of the memory. On a CPU it is the constant `MEMORY`, not the
-    memory of the machine. Random numbers are drawn per chunk of restarts that fits in this memory,
-    so the result for a seed depends on the number of bytes.
+    On an accelerator, the budget is a share of the memory. On a CPU, the budget is the constant
+    `MEMORY`, not the memory of the machine. Random numbers are drawn per chunk of restarts that
+    fits in the budget, so the result for a seed depends on the budget.
     """
     device = device or device_of()
     if device.platform != "cpu" and (limit := (device.memory_stats() or {}).get("bytes_limit")):
@@ -45,7 +45,10 @@ def memory_budget(device: jax.Device | None = None) -> float:
 
 
 def cpu_for_small_steps() -> jax.Device | None:
-    """The CPU, if small steps would otherwise run on an accelerator that no setting requests."""
+    """Return the CPU if the default device is an accelerator that no setting requests; else None.
+
+    Chains of small steps then run on the CPU.
+    """
     if jax.config.jax_default_device is not None or on_cpu():
         return None
     try:

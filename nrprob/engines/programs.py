@@ -42,7 +42,7 @@ _FAST_OPTIONS = _fast_compile_options()
 def compiler_options_for(*arrays: Any, limit: int = _SMALL_SIZE) -> dict[str, Any] | None:
     """Compiler options of a program with these arrays as input; None for the defaults of XLA.
 
-    Arrays of at most ``limit`` elements are small.
+    Options for a quick compilation are returned if no array has more than ``limit`` elements.
     """
     sizes = [getattr(leaf, "size", 1) for leaf in jax.tree.leaves(arrays)]
     small = max(sizes, default=0) <= limit
@@ -77,7 +77,7 @@ class SizedJit:
         SizedJit._all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program for the size of the arguments."""
+        """Run the program that is compiled for the size and the types of the arguments."""
         arrays, named = self._traced_arguments(args, kwargs)
         leaves, tree = jax.tree.flatten((arrays, named))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
@@ -132,7 +132,7 @@ class SizedJit:
 
     @classmethod
     def forget(cls) -> None:
-        """Release the loaded programs of all functions, as `jax.clear_caches` does for others."""
+        """Release loaded programs of all `SizedJit` functions, which `jax.clear_caches` keeps."""
         for function in cls._all:
             function._stored.clear()
 
@@ -140,7 +140,7 @@ class SizedJit:
 def jit_by_size(
     *static_argnames: str, limit: int = _SMALL_SIZE
 ) -> Callable[[Callable[..., Any]], SizedJit]:
-    """Decorate a function: `jax.jit` with these static arguments and options chosen by size.
+    """Decorate a function: `jax.jit`, with compiler options that the size of the data determines.
 
     Data whose largest array has at most ``limit`` elements are small, and their program is compiled
     quickly. Use a higher limit for programs that take long to compile.

@@ -35,8 +35,9 @@ def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
 
     Use it with ``solver="anneal"`` for data larger than the memory of one device. The result equals
     the result of one device up to rounding, which may permute the labels. The result may also
-    differ if more restarts run in parallel on several devices. A JAX array that is already sharded
-    keeps its devices without this context. All input passes through the memory of the host.
+    differ if several devices run more restarts in parallel than one device. A JAX array that is
+    already sharded keeps its devices without this context. All input passes through the memory of
+    the host.
 
     Under `jax.distributed` every process makes the same calls with the same data. Each device
     receives its part of the rows, and every process returns the complete result.
@@ -121,7 +122,7 @@ class ShardedRows(Rows):
         return self._sum_over_devices(Rows.cells, w, _SPLIT)
 
     def adjoint(self, g: jax.Array) -> jax.Array:
-        """Score of each row, on the device of the row; see `Rows.adjoint`."""
+        """Products of coefficients ``g`` and statistics of every row; see `Rows.adjoint`."""
         return self._map_devices(Rows.adjoint, g, _WHOLE, _SPLIT)
 
     def _raw_scatter(self, centre: jax.Array) -> jax.Array:
@@ -138,7 +139,10 @@ class ShardedRows(Rows):
     def _map_devices(
         self, method: Callable, values: jax.Array, spec: PartitionSpec, out: PartitionSpec
     ) -> jax.Array:
-        """Apply a method of `Rows` to the rows and values of each device."""
+        """Apply a method of `Rows` to the rows and values of each device.
+
+        ``spec`` and ``out`` state how ``values`` and the result are split over the devices.
+        """
         run = jax.shard_map(
             method, mesh=self.mesh, in_specs=(_SPLIT, spec), out_specs=out, check_vma=False
         )
@@ -165,7 +169,7 @@ def shard_rows(rows: Rows, mesh: Mesh) -> ShardedRows:
 
 
 def fetch_to_host(arrays: T) -> T:
-    """Copy complete arrays to the host, including parts held by other processes."""
+    """Copy complete arrays to host memory, including the parts on devices of other processes."""
 
     def replicate(a):
         if isinstance(a, jax.Array) and not (a.is_fully_addressable or a.is_fully_replicated):
@@ -177,7 +181,7 @@ def fetch_to_host(arrays: T) -> T:
 
 
 def _values_of_devices(value: int, mesh: Mesh) -> np.ndarray:
-    """Gather one value per device: the ``value`` that the process of this device passed."""
+    """Gather the values (devices,) that the processes of the devices passed as ``value``."""
     values = jax.make_array_from_callback(
         (mesh.size,), NamedSharding(mesh, _SPLIT), lambda _: np.asarray([value], np.uint32)
     )
@@ -190,7 +194,7 @@ def agree_on_value(value: int, mesh: Mesh) -> int:
 
 
 def check_same(arrays: Any, mesh: Mesh) -> None:
-    """Raise ValueError in every process unless all of them pass the same host arrays."""
+    """Raise ValueError, in every process, unless all processes pass equal host arrays."""
     if not mesh.is_multi_process:
         return
     code = 0

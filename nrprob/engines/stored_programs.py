@@ -52,11 +52,11 @@ _not_new: set[str] = set()
 
 
 class NotStorableError(Exception):
-    """A program depends on something that the name of its file cannot describe."""
+    """Error for a program that depends on something that the name of its file cannot describe."""
 
 
 def folder() -> Path | None:
-    """Folder of the stored programs; None if JAX's persistent cache is off or JAX debugs."""
+    """Folder of the stored programs; None if JAX's cache is off, or in a debug mode of JAX."""
     config = jax.config
     cache = config.jax_compilation_cache_dir
     if not cache or "://" in cache or not config.jax_enable_compilation_cache:
@@ -67,7 +67,7 @@ def folder() -> Path | None:
 
 
 def type_of(leaf: Any) -> Hashable:
-    """Shape, dtype and weak typing of an argument, which determine a program."""
+    """Shape, dtype and weak typing of the argument ``leaf``, which determine its program."""
     if isinstance(leaf, np.ndarray):
         return leaf.shape, leaf.dtype, False
     if isinstance(leaf, jax.Array):
@@ -76,7 +76,7 @@ def type_of(leaf: Any) -> Hashable:
 
 
 def only_device(leaves: list[Any]) -> jax.Device | None:
-    """The default device, if it holds all arrays; else None."""
+    """Return the default device if it holds all JAX arrays among ``leaves``; else None."""
     default = jax.config.jax_default_device
     device = default if isinstance(default, jax.Device) else jax.local_devices(backend=default)[0]
     for leaf in leaves:
@@ -95,7 +95,7 @@ def load_or_compile(
 
     Parameters
     ----------
-    lower : function that lowers the program
+    lower : function without arguments that lowers the program, as `jax.jit` functions do
     function : function that the program computes
     variant : picklable object that, with ``function`` and the settings, determines the program
     device : device that runs the program
@@ -124,10 +124,10 @@ def load_or_compile(
 
 
 def _compile(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, bool]:
-    """Compile a program; return also whether XLA compiled it now.
+    """Compile a program, and return it and whether XLA compiled it in this call.
 
-    Otherwise the program comes from JAX's persistent cache, or from memory; a program in memory may
-    come from the persistent cache as well.
+    If XLA did not, the program comes from JAX's persistent cache or from memory. A program in
+    memory may also have come from the persistent cache.
     """
     thread, events = threading.get_ident(), []
 
@@ -194,7 +194,7 @@ def _is_covered(obj: Any) -> bool:
 
 
 class _CoveredPickler(pickle.Pickler):
-    """Refuse functions and classes whose source the digest does not cover."""
+    """Pickler that raises for functions and classes whose source the digest does not cover."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, FunctionType)) and not _is_covered(obj):

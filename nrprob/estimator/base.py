@@ -66,9 +66,9 @@ class Restarts(NamedTuple):
 
 
 def fitted_labelings(estimator: Any) -> np.ndarray:
-    """Labelings of a fitted estimator: ``alternatives_`` (n, labelings) if there are several.
+    """Labelings of a fitted estimator: ``alternatives_`` (n, labelings) or ``labels_`` (n,).
 
-    If there is one labeling, the result is ``labels_`` (n,).
+    The result is ``labels_`` if the estimator has a single labeling.
     """
     alternatives = getattr(estimator, "alternatives_", None)
     if alternatives is None or alternatives.shape[1] == 1:
@@ -79,8 +79,8 @@ def fitted_labelings(estimator: Any) -> np.ndarray:
 def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
     """Cluster means (k, m) of the features ``X`` (n, m), weighted by ``membership`` (n, k).
 
-    If samples have weights, the caller multiplies ``membership`` by them. An empty cluster has the
-    mean of all samples.
+    If samples have weights, the caller multiplies ``membership`` by the weights. An empty cluster
+    has the mean of all samples.
     """
     size = membership.sum(0)
     # Divide the weights of a cluster by their sum, so that no sum of rows overflows the type of X.
@@ -147,7 +147,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     ``check_parameters()``
         Validate parameters that do not depend on the data. Bounds of single parameters are
-        declared with them (`nrprob.estimator.parameters`); the method checks combinations.
+        annotations (`nrprob.estimator.parameters`); the method checks combinations of parameters.
     ``prepare(X, y, known=None)``
         Validate and encode the data, and return a task. A task is an object whose ``calls`` are the
         compiled runs of the restarts (`nrprob.engines.optimise.solve.SolverCall`). Batch runs
@@ -163,8 +163,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Return scores (n, n_clusters) of new rows; `predict` returns the cluster with the largest
         score.
 
-    A subclass with several labelings sets ``alternatives_`` (n, labelings), and one column of it as
-    ``labels_`` (n,). The class attributes below are options of a subclass, with their defaults.
+    A subclass with several labelings sets ``alternatives_`` (n, labelings), and one of its columns
+    as ``labels_`` (n,). The class attributes below are options of a subclass, with their defaults.
 
     See Also
     --------
@@ -213,12 +213,12 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     @property
     def _unit(self) -> str:
-        """Subject of the sentence in the warning of `_warn_convergence`."""
+        """Subject of the sentence "... did not converge" in the warning of `_warn_convergence`."""
         return "the best restart"
 
     @property
     def _many_clusters(self) -> bool:
-        """Whether a fit has a single labeling, which may have more than two clusters."""
+        """Whether a fit returns a single labeling that may have more than two clusters."""
         return self.n_clusters > 2
 
     @property
@@ -330,10 +330,11 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self.finish(task, self.compute(task))
 
     def _absent_values(self, X, known) -> dict[str, Any]:
-        """Values of fitted attributes for n samples ``X`` of weight 0, which took no part in a fit.
+        """Values of fitted attributes for n samples ``X`` of weight 0, with known structure.
 
-        The result has values (n, ...) by name of attribute, for attributes other than ``labels_``
-        that have one entry per sample.
+        Such samples take no part in the fit. The result maps names of attributes to values
+        (n, ...), or to one value for all samples. It has the attributes with one entry per sample,
+        except ``labels_``, ``membership_`` and ``restarts_``.
         """
         return {}
 
@@ -349,7 +350,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         raise NotImplementedError
 
     def compute(self, task: Any) -> list[Any]:
-        """Return the results of the task's calls."""
+        """Run the calls of the task; return their results, in the same order."""
         result = []
         for done, call in enumerate(task.calls, 1):
             result.append(call())
@@ -367,7 +368,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         task : object
             Task of `prepare`.
         result : list
-            Results of its calls, in their order.
+            Results of the calls of the task, in their order.
 
         Returns
         -------
@@ -423,7 +424,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self._max_magnitude = (most or 1.0) * (1e15 if dtype == np.float32 else LARGEST)
 
     def _check_input(self, X, y) -> tuple[Any, np.ndarray | None]:
-        """Validate parameters, rows and partial labels of an estimator that uses one device."""
+        """Validate parameters, rows and partial labels of an estimator that uses one device.
+
+        Returns the rows, and the result of `_target_clusters`.
+        """
         self.check_parameters()
         self._check_one_device()
         X = self._validate(X, reset=True)
@@ -431,7 +435,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return X, self._target_clusters(y, X.shape[0])
 
     def _target_clusters(self, y, n: int) -> np.ndarray | None:
-        """Cluster (n,) of every labelled sample by ``y``, -1 for others; None without any label."""
+        """Clusters (n,) that the partial labels ``y`` determine, -1 for unlabelled samples.
+
+        The result is None if no sample is labelled.
+        """
         if y is None:
             return None
         classes, fixed = read_labels(y, n)
@@ -456,7 +463,11 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return fixed
 
     def _check_groups(self, design: Design) -> None:
-        """Raise an error if every known group is one sample; warn of uninformative known groups."""
+        """Check the sizes of the known groups.
+
+        Raises ValueError if every group has one sample. Warns if some groups have one sample, or if
+        there is only one group.
+        """
         if design.kind != "labels" or design.columns is not None:
             return
         sizes = np.bincount(design.codes)
@@ -499,7 +510,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         n_iter : number of iterations of the best restart
         nothing_left : text of a warning that X has no structure beyond the known structure; empty
             if X has such structure
-        chosen : restarts that were refined after ``restarts``; their best one is then the result
+        chosen : refined restarts, the best of which is the result; None if ``restarts`` are final
         labels, sizes : labels (n,) of the best restart and sizes (k,) of its clusters, if
             ``restarts`` has no labels
         """
@@ -567,7 +578,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     @property
     def _holds_rows(self) -> np.ndarray:
-        """Whether each cluster (n_clusters,) has samples of the fit."""
+        """Mask (n_clusters,) of the clusters that have samples of the fit."""
         return np.bincount(self.labels_, minlength=self.n_clusters) > 0
 
     @property
@@ -590,7 +601,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
     def _split_known(self, X, known) -> tuple[Any, Any]:
         """Split new rows into features and known structure; see `nrprob.data.frames.extract_known`.
 
-        Without ``known``, the columns of ``X`` that `fit` used by name are the known structure.
+        Without ``known``, the columns whose names `fit` received are the known structure.
         """
         names = vars(self).get("_known_columns")
         if known is None and names and has_columns(X, names):
@@ -598,9 +609,9 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return extract_known(X, known)
 
     def _stored_known(self, known) -> Any:
-        """Known structure of new stored rows.
+        """Known structure of new stored rows: ``known``, or the default if this is None.
 
-        It is ``known`` or, if this is None, the columns that `fit` used by name.
+        The default is the list of known columns that `fit` received by name.
         """
         return known if known is not None else vars(self).get("_known_columns") or None
 

@@ -1,4 +1,7 @@
-"""Base clusterers: clusterers that another estimator fits to some rows or to transformed rows."""
+"""Base clusterers: clusterers that another estimator fits to some rows or to transformed rows.
+
+In this module, ``base`` is such a clusterer.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def check_base(base: Any, words: tuple[str, ...], methods: tuple[str, ...], what
 
 
 def count_name(base: Any) -> str | None:
-    """Name of the parameter for the number of clusters, if the clusterer has one."""
+    """Name of the parameter of ``base`` for the number of clusters; None if there is none."""
     parameters = base.get_params(deep=False)
     return next((name for name in _COUNTS if name in parameters), None)
 

@@ -22,14 +22,14 @@ from nrprob.statistics.rows import Layout, Rows, active_mask, bucket_size, padde
 def at_once(n: int, n_bytes: float, device: jax.Device | None = None) -> int:
     """Number of restarts to run in parallel: the largest divisor of ``n`` that fits into memory.
 
-    ``n`` is the number of restarts, of which each needs ``n_bytes`` bytes.
+    ``n`` is the number of all restarts, and ``n_bytes`` the memory of one restart in bytes.
     """
     limit = int(max(placement.memory_budget(device) // n_bytes, 1))
     return max(d for d in range(1, n + 1) if n % d == 0 and d <= limit)
 
 
 def padded_n_clusters(rows: Rows, layout: Layout, k: int) -> int:
-    """Number of clusters of the compiled program that fits ``k`` clusters.
+    """Number of clusters, including padding, in the compiled program of a fit of ``k`` clusters.
 
     Padding to a few sizes lets fits with similar ``k`` share a program.
     """
@@ -97,7 +97,7 @@ def restart_calls(
 
 
 def collect_restarts(result: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
-    """Collect the restarts of several solutions; return also the solution with the best restart."""
+    """Collect the restarts of all solutions; return them, and the solution with the best one."""
     restarts = Restarts(
         np.concatenate([layout.from_blocks(f.labels).T for f in result]),
         np.concatenate([f.objective for f in result]),
@@ -108,6 +108,6 @@ def collect_restarts(result: Sequence[Any], layout: Layout) -> tuple[Restarts, A
 
 
 def solution_memberships(solution: Any, layout: Layout, k: int) -> np.ndarray:
-    """Memberships of the samples in ``k`` clusters, for the best restart of a solution."""
+    """Memberships (n, k) of the samples in ``k`` clusters, for the best restart of a solution."""
     w = layout.from_blocks(solution.w)[:, :k].astype(np.float64)
     return w / w.sum(1, keepdims=True)

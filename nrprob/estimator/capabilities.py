@@ -61,5 +61,5 @@ class Capabilities:
     arrays: tuple[str, ...] = ("nkr",)
 
     def keywords(self, known: Any) -> dict[str, Any]:
-        """Known structure as a keyword of `fit`; empty if there is none."""
+        """Return ``known`` as a keyword of `fit`; empty if ``known`` is None or not accepted."""
         return {self.known_as: known} if self.known and known is not None else {}

@@ -37,6 +37,7 @@ class PlainClusterer(UnconditionalMixin, DenseClusterer):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
+            New rows.
 
         Returns
         -------
@@ -50,6 +51,7 @@ class PlainClusterer(UnconditionalMixin, DenseClusterer):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
+            New rows.
 
         Returns
         -------

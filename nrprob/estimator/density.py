@@ -75,7 +75,7 @@ class LabelInitialised(Protocol):
         ...
 
     def settings_from_labels(self, labels: np.ndarray) -> list[dict[str, Any]]:
-        """Parameters of several fits, as dictionaries.
+        """Return the parameters of several fits: one dictionary per fit.
 
         The fits start from ``labels`` (n,), and from new initial values. The caller uses the fit
         with the lowest ``objective_``.
@@ -134,7 +134,10 @@ class TableRefit(Protocol):
 
     @property
     def pooled_log_density(self) -> np.ndarray:
-        """Log density (n,) of numeric columns: one Gaussian per group with the total covariance."""
+        """Log density (n,) of the numeric columns under one Gaussian per known group.
+
+        The covariance of every Gaussian is the total covariance of the mixture.
+        """
         ...
 
     @property

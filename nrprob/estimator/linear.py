@@ -1,4 +1,4 @@
-"""Clusterers whose cost of a row is linear in the row's statistics, which allows prediction.
+"""Clusterers with costs that are linear in the statistics of a row, which allows prediction.
 
 Shapes: n rows (samples), m statistics of a row, k clusters, ``groups`` known groups.
 """
@@ -61,10 +61,10 @@ class Task:
     calls: list[solve.SolverCall] = field(default_factory=list)
 
     def lay_out(self, mass: np.ndarray | None = None, one_is_few: bool = False) -> None:
-        """Arrange the rows, with weights ``mass``, by known group, and over the devices.
+        """Set ``rows`` and ``layout``: arrange the rows in blocks by known group, per device.
 
-        With ``one_is_few``, a single group is padded to several groups, so that its program is the
-        same as for a few groups.
+        ``mass`` (n,) are the weights of the rows. With ``one_is_few``, a single group is padded to
+        several groups, so that fits with one group and with a few groups share a program.
         """
         design, n_shards = self.design, 1 if self.mesh is None else self.mesh.size
         n_groups, share = design.n_hard_groups, design.memberships
@@ -82,14 +82,16 @@ class Task:
 
 
 class LinearClusterer(Clusterer):
-    """Clusterer whose cost of a row is linear in the row's statistics, within every known group.
+    """Clusterer in which the cost of a row is linear in the statistics of the row.
+
+    The coefficients depend on the cluster and on the known group of the row.
 
     In addition to the methods of `Clusterer`, a subclass defines
 
     ``_fit_features(X, sample_weight)``
         Return the map from raw rows to statistics; see `nrprob.statistics.families.FeatureMap`.
 
-    Its `finish` stores the coefficients of the cost by `_keep_costs`, for predictions.
+    The method `finish` stores the coefficients of the cost by `_keep_costs`, for predictions.
     """
 
     _rarely_finite = ("beta_", "critical_beta_")
@@ -106,13 +108,13 @@ class LinearClusterer(Clusterer):
     def _device_mesh(self, X):
         """Devices over which to distribute the rows; None for one device.
 
-        They are the devices of `nrprob.sharded`, or else the devices that hold ``X``.
+        The result has the devices of `nrprob.sharded`, or else the devices that hold ``X``.
         """
         mesh = sharding.active_mesh()
         return sharding.mesh_of(X) if mesh is None else mesh
 
     def _read_task(self, X, y, known, sample_weight=None) -> Task:
-        """Validate the input of a fit, and return it as a `Task` without data layout."""
+        """Validate the input of a fit, and return a `Task` without ``rows`` and ``layout``."""
         mesh = self._device_mesh(X)
         X = self._validate(X, reset=True)
         n_samples = X.shape[0]
@@ -200,7 +202,7 @@ class LinearClusterer(Clusterer):
 
     @cached_property
     def critical_beta_(self) -> float:
-        """Inverse temperature at which clusters first separate; some fits compute it on access."""
+        """Inverse temperature at which clusters first separate; may be computed at first access."""
         compute = self.__dict__.pop("_critical_beta", None)
         if compute is None:
             raise AttributeError(
@@ -218,7 +220,10 @@ class LinearClusterer(Clusterer):
         return super().__getstate__()
 
     def _nothing_left(self, has_structure: bool) -> str:
-        """Return the reason why there is no structure to find; empty if there may be structure."""
+        """Return why there is no structure in X, for a warning; empty if there may be structure.
+
+        ``has_structure`` states whether there is known structure.
+        """
         if not np.isinf(vars(self).get("critical_beta_", 0.0)):
             return ""
         what = "once the known structure is accounted for" if has_structure else "in X"
@@ -227,7 +232,7 @@ class LinearClusterer(Clusterer):
     # New rows
 
     def _encode_rows(self, X, known) -> tuple[Any, Design]:
-        """Return statistics and known structure of new rows."""
+        """Return the statistics (n, m) and the known structure of new rows."""
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
@@ -273,7 +278,7 @@ class LinearClusterer(Clusterer):
         return softmax(self._log_membership(*self._split_known(X, known)), axis=1)
 
     def _row_scores(self, X, known) -> np.ndarray:
-        """Negative contribution (n,) of every new row to the objective in nats, for `score`."""
+        """Minus the contribution (n,) of every new row to the objective, in nats, for `score`."""
         x, design = self._encode_rows(X, known)
         cost = _linear_costs(x, design, self._coef, self._intercept)
         cost += self._common_cost(x, design)[:, None]
@@ -287,20 +292,23 @@ class LinearClusterer(Clusterer):
         return families.get_family(self._features.features).row_constant(x)
 
     def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
-        """Scores (n,) of rows from their costs (n, k) in all clusters."""
+        """Scores (n,) of rows, for `score`, from the costs ``cost`` (n, k) of rows in all clusters.
+
+        This method has the formula for memberships at a finite inverse temperature.
+        """
         log_prior = self._log_prior - logsumexp(self._log_prior)
         return logsumexp(log_prior - self.beta_ * cost, axis=1) / self.beta_
 
 
 class FeatureParameters(LinearClusterer):
-    """Linear clusterer with the parameters ``features`` and ``binarize``."""
+    """Linear clusterer whose parameters ``features`` and ``binarize`` determine the statistics."""
 
     def _fit_features(self, X: Any, sample_weight: Any) -> Any:
         return families.fit_features(X, self.features, self.binarize, sample_weight)
 
 
 class ScoreMixin:
-    """`score`, for estimators that define the costs of new rows in ``_row_scores``."""
+    """Mixin with the method `score`, for estimators that define ``_row_scores``."""
 
     def score(self, X, y=None, *, known=None):
         r"""Negative mean contribution of new rows to the objective under the fitted statistics.

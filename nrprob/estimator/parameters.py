@@ -1,4 +1,4 @@
-"""Write constructors of estimators from annotated parameters, and check their declared ranges."""
+"""Write constructors of estimators from annotated parameters, and check parameter values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ Estimator = TypeVar("Estimator")
 
 
 class Number(NamedTuple):
-    """Values of a parameter: a number from ``low`` to ``high``, or one of ``words``.
+    """Annotation of a parameter whose value is a number or, in some cases, a word.
 
-    With ``optional``, the value may also be None.
+    The number lies between ``low`` and ``high``, both included. With ``integer``, it must be an
+    integer; with ``infinite``, infinity is allowed as well. The value may also be one of ``words``
+    and, with ``optional``, None.
     """
 
     low: float
@@ -40,7 +42,7 @@ class Number(NamedTuple):
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raise ValueError or TypeError unless parameter ``name`` may have this value."""
+        """Raise ValueError or TypeError unless the parameter ``name`` may have this value."""
         if self.optional and value is None:
             return
         if self.words and isinstance(value, str):
@@ -55,16 +57,16 @@ class Number(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Values of a parameter: one of ``words``, or None if ``optional``.
+    """Annotation of a parameter whose value is one of ``words`` or, with ``optional``, None.
 
-    ``words`` may be a function that returns the words.
+    ``words`` may be a function without arguments that returns the words.
     """
 
     words: tuple[str, ...] | Callable[[], tuple[str, ...]]
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raise ValueError unless parameter ``name`` may have this value."""
+        """Raise ValueError unless the parameter ``name`` may have this value."""
         if self.optional and value is None:
             return
         words = self.words() if callable(self.words) else self.words
@@ -72,7 +74,11 @@ class Choice(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Values of a parameter for which the function ``check(name, value)`` raises no error."""
+    """Annotation of a parameter whose value is checked by a function.
+
+    The function ``check(name, value)`` raises an error if the parameter ``name`` may not have the
+    value.
+    """
 
     check: Callable[[str, Any], None]
 
@@ -132,14 +138,14 @@ def constructor(cls: type[Estimator]) -> type[Estimator]:
 
 @cache
 def parameter_checks(cls: Any) -> dict[str, tuple[Any, ...]]:
-    """Declared checks of the parameters of an estimator's class, by name."""
+    """Annotations (`Number`, `Choice` or `Checked`) of the parameters of a class, by name."""
     hints = get_type_hints(cls, include_extras=True)
     names = getattr(cls, "__dataclass_fields__", ())
     return {name: getattr(hints[name], "__metadata__", ()) for name in names}
 
 
 def check_parameters(estimator: Any) -> None:
-    """Run the declared checks of all parameters."""
+    """Check the values of all parameters of an estimator against their annotations."""
     for name, checks in parameter_checks(type(estimator)).items():  # type: ignore[arg-type]
         for declared in checks:
             declared.check(name, getattr(estimator, name))

@@ -50,10 +50,10 @@ class Granularity(NamedTuple):
 def path_granularities(
     path: splitting.Path, layout: Layout, mass: np.ndarray
 ) -> tuple[list[Granularity], np.ndarray]:
-    """Return all levels with clusters sorted by size, and the order (K,) of the last level.
+    """Return all levels with clusters sorted by size, and the cluster order of the last level.
 
-    Entry c of the order is the column of sorted cluster c in the memberships of the path. ``mass``
-    (n_samples,) are the weights of the samples, which sum to 1.
+    Entry c of the order (K,) is the column of the c-th largest cluster in the memberships of the
+    path. ``mass`` (n_samples,) are the weights of the samples, which sum to 1.
     """
     result: list[Granularity] = []
     for k, level in enumerate(path.levels, 1):
@@ -72,7 +72,11 @@ def path_granularities(
 
 
 def path_status(path: splitting.Path) -> tuple[str, str]:
-    """Return the status of a path, and the reason for its end; "" if it is complete."""
+    """Return the status of a path, and the reason why it ended early.
+
+    The status is "converged" and the reason is empty if the path is complete. Otherwise, the status
+    is a value of ``Trial.status``.
+    """
     if path.complete:
         return limit_cycles.CONVERGED, ""
     next_size = len(path.levels) + 1
@@ -100,7 +104,7 @@ def path_status(path: splitting.Path) -> tuple[str, str]:
 
 
 def trials_frame(path: splitting.Path) -> Any:
-    """All trials of a path, as a `pandas.DataFrame`."""
+    """Return all trials of a path as a `pandas.DataFrame`; see `splitting.Trial`."""
     import pandas as pd
 
     return pd.DataFrame(path.trials, columns=splitting.Trial._fields)
@@ -123,11 +127,11 @@ class SplittingEstimator(TermEstimator):
         return task
 
     def compute(self, task: Task) -> list[solve.Solution]:
-        """Run the calls of the task or, with the solver "split", split clusters one by one."""
+        """Run the calls of the task; with the solver "split", split clusters one by one instead."""
         return [self._split(task)] if self.solver == "split" else super().compute(task)
 
     def _split(self, task: Task) -> solve.Solution:
-        """Follow the path of splits in float64, and return its last level as a solution."""
+        """Split clusters in float64, up to ``n_clusters``; return the last level as a solution."""
         descent, rows = self._minimised, task.rows
         rows, settings = jax.tree.map(_to_float64, (rows, task.settings))
         terms, weights, critical, curvature = _weighted_terms(rows, settings, build=task.build)

@@ -35,7 +35,7 @@ class LayGroups:
     ----------
     features : map from raw rows to statistics
     n_groups : number of known groups
-    labelled : whether chunks have an array "fixed" of the clusters of labelled rows
+    labelled : whether chunks have an array "fixed": the clusters of labelled rows, -1 for others
     """
 
     features: FeatureMap
@@ -57,14 +57,17 @@ class LayGroups:
 
 
 def block_size(n_init: int, n_clusters: int) -> int:
-    """Number of rows of a block, limited by the memory for the memberships of all restarts."""
+    """Number of rows of a block, limited by the memory for the memberships of all restarts.
+
+    ``n_init`` is the number of restarts.
+    """
     return int(np.clip(_ENTRIES // (n_init * n_clusters), _LEAST, _ROWS))
 
 
 def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap:
-    """Return the map from raw rows to statistics, as `nrprob.statistics.families.fit_features`.
+    """Return the map from raw rows to statistics; see `nrprob.statistics.families.fit_features`.
 
-    The map follows from the moments of the survey. ``name`` is the family of the features or
+    The moments of the survey determine the map. ``name`` is the family of the features or
     "auto", and ``binarize`` a threshold or None.
     """
     if binarize is not None:
@@ -87,9 +90,9 @@ def start_seed(estimator: Any, survey: Survey) -> int:
 
 
 def check_survey(estimator: Any, survey: Survey) -> np.ndarray | None:
-    """Set attributes of the estimator that describe its input; return clusters of labelled rows.
+    """Set the estimator's attributes that describe its input; return clusters of labelled rows.
 
-    The clusters (n_samples,) are -1 for other rows; the result is None without labels.
+    The result has the clusters (n_samples,), -1 for unlabelled rows. It is None without labels.
     """
     if survey.target_labels is not None and survey.rows.processes:
         raise ValueError("rows of several processes take no partial labels; got y; leave y out")
@@ -109,7 +112,7 @@ def collect_labels(
     """Return labels (n_samples,), and memberships or None, from the results of blocks.
 
     ``parts`` yields, for every block, the indices of its rows modulo 2**32, their labels (-1 on
-    padding), and their memberships or None.
+    padding), and their memberships or None. ``n_columns`` is the number of clusters.
     """
     n, path = survey.n_samples, survey.rows.labels
     labels: Any = np.empty(n, np.int64)

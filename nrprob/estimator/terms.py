@@ -40,8 +40,9 @@ class Descent(NamedTuple):
     ----------
     solver : one of `SOLVERS`
     beta : final inverse temperature; infinite to end with hard labels
-    compression : weight of the cluster entropy H(C) in the part (compression H(C) - H(C|X)) / beta
-        of the objective, for clusters C and samples X; 1 in an information bottleneck, 0 in EM
+    compression : weight of the cluster entropy H(C). The free energy has the part
+        (compression H(C) - H(C|X)) / beta, for clusters C and samples X. The weight is 1 in an
+        information bottleneck, and 0 in EM
     damped : whether annealing shortens its steps, as an objective that is not concave needs
     quench, cooling, noise, tol : see `nrprob.engines.optimise.solve.Settings`
     """
@@ -57,7 +58,7 @@ class Descent(NamedTuple):
 
     @property
     def compressed(self) -> bool:
-        """Whether the objective of hard labels has the term compression n H(C)/beta."""
+        """Whether the objective of hard labels has the term compression n H(C) / beta."""
         return self.compression > 0 and bool(np.isfinite(self.beta))
 
 
@@ -93,7 +94,7 @@ class TermEstimator(LinearClusterer):
 
     @property
     def _separable(self) -> bool:
-        """Whether cell costs are sums over features, and a feature with the sum 0 costs 0."""
+        """Whether the costs of all terms apply to the statistics themselves, not to a view."""
         return True
 
     def _row_masses(self, task: Task) -> np.ndarray | None:
@@ -133,7 +134,7 @@ class TermEstimator(LinearClusterer):
         return task
 
     def _calls(self, task: Task) -> list[solve.SolverCall]:
-        """Runs of the compiled solver for all restarts; they differ only in the seed."""
+        """Runs of the compiled solver for all restarts. The runs differ only in the seed."""
         rows, layout, descent = task.rows, task.layout, self._minimised
         n_clusters = padded_n_clusters(rows, layout, self.n_clusters)
         n_elements = (
@@ -216,7 +217,7 @@ class TermEstimator(LinearClusterer):
         return result._replace(n_iter=np.asarray(max(steps, 1)), trace=trace)
 
     def _check_size_of(self, task: Task, solver: str) -> None:
-        """Raise an error for inputs that a solver other than "anneal" cannot process."""
+        """Raise an error if the input is too large for the solver, or has soft memberships."""
         x, design = task.x, task.design
         if design.memberships is not None and solver != "anneal":
             raise ValueError(
@@ -361,9 +362,9 @@ class TermEstimator(LinearClusterer):
     def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
         """Scores (n,) of rows from their costs ``cost`` (n, k) in all clusters.
 
-        With hard labels, the score is minus the smallest cost. With soft memberships, it is the log
-        of the sum of exponentials of minus the costs over clusters, at the inverse temperature of
-        the objective.
+        With hard labels, the score is minus the smallest cost. With soft memberships, the score
+        is the log of the sum over clusters of exponentials of minus the costs, at the inverse
+        temperature of the objective.
         """
         beta, compression = self._minimised.beta, self._minimised.compression
         if np.isinf(beta) or np.isinf(self.beta_):

@@ -8,7 +8,7 @@ from nrprob.estimator.capabilities import Capabilities
 
 
 class UnconditionalMixin:
-    """`fit` and predictions without ``known``; this base class must precede `Clusterer`."""
+    """Mixin with `fit` and predictions without ``known``; bases list it before `Clusterer`."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(known=())
 
@@ -66,7 +66,7 @@ class UnconditionalMixin:
 
 
 class WeightedUnconditionalMixin(UnconditionalMixin):
-    """`fit` without ``known`` and with ``sample_weight``, and predictions without ``known``."""
+    """Mixin with `fit` and predictions without ``known``; `fit` takes ``sample_weight``."""
 
     def fit(self, X, y=None, *, sample_weight=None):
         """Cluster the rows of ``X``.

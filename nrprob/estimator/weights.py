@@ -12,7 +12,7 @@ from nrprob.known import Memberships
 
 
 class WeightedMixin:
-    """`fit` with ``known`` and ``sample_weight``; this base class must precede `Clusterer`."""
+    """Mixin whose `fit` takes ``known`` and ``sample_weight``; bases list it before `Clusterer`."""
 
     def fit(self, X, y=None, *, known=None, sample_weight=None):
         """Cluster the rows of ``X``.
@@ -53,7 +53,7 @@ class WeightedMixin:
 
 
 def take_samples(values: Any, indices: np.ndarray) -> Any:
-    """Return some samples of an array, frame, list or sparse matrix, or of soft memberships."""
+    """Select samples ``indices`` of an array, frame, list, sparse matrix or soft memberships."""
     if isinstance(values, Memberships):
         return Memberships(values.probabilities[indices])
     return _safe_indexing(values, indices)

@@ -98,7 +98,11 @@ class Confidence:
 
     @property
     def summary(self) -> str:
-        """Sentence with the expected share of correctly assigned samples, or why there is none."""
+        """Summary in one sentence.
+
+        The sentence states the expected share of correctly assigned samples, or why the confidence
+        is withheld.
+        """
         if self.samples_ is None or self.clusters_ is None:
             return f"no confidence: {self.withheld_}"
         lowest = int(np.nanargmin(self.clusters_))
@@ -129,9 +133,9 @@ def confidence(
 ) -> Confidence:
     r"""Bootstrap probability that every sample is in the right cluster.
 
-    The membership probabilities of one fit ignore the uncertainty of its parameters. They are too
-    high where clusters overlap. This function averages membership probabilities over refits to
-    bootstrap resamples:
+    The membership probabilities of one fit ignore the uncertainty of the parameters. These
+    probabilities are too high where clusters overlap. This function averages membership
+    probabilities over refits to bootstrap resamples:
 
     .. math:: \text{confidence}_i = \frac{1}{B} \sum_{b=1}^B p_b(c_i \mid x_i)
 
@@ -177,7 +181,7 @@ def confidence(
     Raises
     ------
     TypeError, ValueError
-        As `nrprob.evidence.test`.
+        In the same cases as `nrprob.evidence.test`.
 
     See Also
     --------
@@ -302,7 +306,7 @@ def _prepare_resamples(
 ) -> _Resamples:
     """Validate the samples, and prepare the assessed clusters and their refits.
 
-    The arguments are those of `confidence`; ``random`` is the source of seeds.
+    The arguments are arguments of `confidence`; ``random`` is the source of seeds.
     """
     # Mixed and incomplete tables, and tables with effects that are fitted with the clusters.
     refits = None

@@ -47,8 +47,8 @@ def covering_designs(traits: TableTraits) -> list[str]:
     """Return the names of the null designs that resemble a table with these traits.
 
     The test has a p-value for the table only if all these designs are calibrated. The list is empty
-    if no design covers the table: a trait is outside the limits of the designs, or more than one of
-    three traits holds (missing values, small known groups, discrete columns only).
+    if no design covers the table. This is so if a trait is outside the limits of the designs, or if
+    two of three traits hold: missing values, small known groups, and discrete columns only.
     """
     low, high = _N_SAMPLES
     small = traits.median_group < _SMALL_GROUP

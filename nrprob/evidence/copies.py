@@ -33,7 +33,7 @@ class Copies:
 
     @classmethod
     def no_copies(cls, n: int) -> Copies:
-        """Treat every one of ``n`` samples as distinct."""
+        """Make sets for ``n`` samples without copies: every sample is a set of one."""
         return cls(np.arange(n), np.arange(n))
 
     @classmethod

@@ -28,7 +28,7 @@ def plot_discriminant_scores(
     ax: Axes | None,
     cluster_names: Sequence[str] | None = None,
 ) -> Axes:
-    """Draw one histogram of scores per known group; every bar is divided by cluster.
+    """Draw one histogram of scores per known group, with bars that are divided by cluster.
 
     At most twelve groups are drawn, the largest ones. A grey band about 0 shows the low-density
     gap between clusters. Samples without a score are left out.

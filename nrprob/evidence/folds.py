@@ -15,13 +15,13 @@ from nrprob.evidence.table_folds import TableFolds
 
 
 class PreparedFolds(NamedTuple):
-    """Validated samples, and the object that fits an estimator to training folds.
+    """Validated samples, and the function that fits an estimator to training folds.
 
     Attributes
     ----------
     samples : validated samples
     groups : (n_distinct,) known groups of the distinct samples, as integers
-    fits : object that fits the estimator to training folds of the distinct samples
+    fits : function that fits the estimator to training folds of the distinct samples
     """
 
     samples: Samples
@@ -51,7 +51,7 @@ def prepare_folds(
     known : known labels, or None
     n_folds : number of folds
     n_init : largest number of restarts of a fit
-    random : random state, from a copy of which a fit to all samples gets its seed
+    random : random state, which stays unchanged; a copy supplies the seed of a fit to all samples
     """
     refits = None
     if isinstance(density, TableDensityEstimator):

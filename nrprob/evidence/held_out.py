@@ -1,4 +1,4 @@
-"""Cross-fitting: fit to all folds but one, and evaluate the held-out samples of this fold.
+"""Cross-fitting: fit to all folds but one, and evaluate the samples of the remaining fold.
 
 Shapes: n samples; p coordinates of residuals, which are samples minus the means of their known
 groups.
@@ -66,16 +66,18 @@ class FoldFit(NamedTuple):
 
 @dataclass(frozen=True)
 class CrossFit:
-    """Held-out results of one split: the fit without the fold of a sample evaluates this sample.
+    """Held-out results of one split: every sample is evaluated by the fit to all other folds.
 
     Attributes
     ----------
     gain : for the name of every null model, held-out log-likelihood gains (n,) of the clusters over
         this model, in nats; see `mixed_gain`
     labels : (n,) predicted clusters, matched to the labels ``reference`` of `cross_fit`
-    score : (n,) held-out discriminant scores of one cluster against the others, in standard
-        deviations within clusters; 0 is the centre of the low-density gap, NaN stands for no score
-    counts : for every fold, numbers of held-out samples in the gap and on its less populated side
+    score : (n,) held-out discriminant scores of one cluster against all other clusters, in standard
+        deviations within clusters. The centre of the low-density gap has the score 0. NaN for
+        samples without a score
+    counts : for every fold, numbers of held-out samples in the low-density gap and on its less
+        populated side
     pairs : for every fold, numbers (2,) of near pairs and of all pairs of training samples; see
         `count_near_pairs`
     gap_width : mean width of the gap over folds, in the units of ``score``
@@ -110,12 +112,12 @@ def cross_fit(
     advance: Callable[[], None] = lambda: None,
     reference: np.ndarray | None = None,
 ) -> CrossFit:
-    """Cross-fit one split: for every fold, fit to the other folds and evaluate this fold.
+    """Cross-fit one split: for every fold, fit to all other folds, and evaluate the fold.
 
     Parameters
     ----------
-    fit_fold : function from indices of training samples, indices of held-out samples and a seed to
-        a fit
+    fit_fold : function ``(train, test, seed) -> FoldFit``, with the indices of the training samples
+        and of the held-out samples
     groups : (n,) known groups as integers
     fold : (n,) fold of every sample
     random : source of the seeds of the fits
@@ -240,8 +242,8 @@ class ResidualFolds:
     ) -> list[np.ndarray]:
         """Log densities (n_held_out,) of the samples ``test``, by a fit to the samples ``train``.
 
-        The list has the log densities under a fit with ``n_clusters`` and, if this is 1, under the
-        other null models.
+        The list has the log densities under a fit with ``n_clusters`` clusters. If ``n_clusters``
+        is 1, the log densities under all other null models follow.
         """
         X, codes = self.X, self.codes
         groups = np.zeros(len(X), int) if codes is None else codes
@@ -334,7 +336,7 @@ def null_log_densities(
     ----------
     model : fitted estimator, whose covariance defines the coordinates
     training : (n_training, p) residuals of the training samples
-    training_groups : (n_training,) their known groups
+    training_groups : (n_training,) known groups of the training samples
     y : (n, p) residuals of the held-out samples, on the scale of training residuals
     groups : (n,) known groups of the held-out samples
     flexible : whether clusters are flexible

@@ -25,7 +25,7 @@ _MIN_MEDIAN_SIZE = 10  # smallest median number of samples of the known groups
 
 
 class TooFewRows(ValueError):
-    """There are too few samples, in total or in known groups, for a test."""
+    """Error for too few samples, in total or in known groups, for a significance test."""
 
 
 class Samples(NamedTuple):
@@ -115,8 +115,9 @@ def validate_samples(
 def table_samples(refits: TableRefitter, known: Any, n_folds: int) -> Samples:
     """Validate the samples of a table whose model a `TableRefitter` refits.
 
-    Exact copies agree in all columns. Without numeric columns, no samples count as copies, since
-    discrete values can agree by chance. Samples with missing values do not count as copies, either.
+    ``known`` are the known labels. Exact copies agree in all columns. Without numeric columns, no
+    samples count as copies, since discrete values can agree by chance. Samples with missing values
+    do not count as copies, either.
     """
     groups, values = refits.groups, refits.values
     names = _encode_groups(known, len(groups))[1]
@@ -136,7 +137,7 @@ def table_samples(refits: TableRefitter, known: Any, n_folds: int) -> Samples:
 
 
 def labels_of_fit(estimator: Any, n: int) -> np.ndarray | None:
-    """Cluster labels (n,) of an estimator that was fitted to ``n`` samples; None otherwise."""
+    """Cluster labels (n,) of an estimator; None unless it was fitted to ``n`` samples."""
     labels = np.asarray(getattr(estimator, "labels_", ()))
     return labels if labels.shape == (n,) and labels.dtype.kind in "iu" else None
 
@@ -161,7 +162,10 @@ def _check_clusterer(estimator: Any) -> None:
 
 
 def check_accepts_known(estimator: Any) -> None:
-    """Raise TypeError if `fit` of a clusterer, or of its wrapped clusterer, takes no ``known``."""
+    """Raise TypeError if `fit` of a clusterer takes no ``known``.
+
+    If the clusterer has an attribute ``estimator``, `fit` of this wrapped clusterer is checked.
+    """
     estimator = getattr(estimator, "estimator", estimator)
     fit = getattr(type(estimator), "fit", None)
     parameters = () if fit is None else inspect.signature(fit).parameters.values()

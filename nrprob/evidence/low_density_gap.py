@@ -42,8 +42,8 @@ class GapCount(NamedTuple):
     ----------
     side : number on the side that is less populated, which may differ between known groups
     gap : number in the gap
-    share : if there is no gap, the expected value of ``side / (side + gap)`` is at most this
-        number, the width of a side divided by the width of the side and the gap together
+    share : width of a side divided by the width of this side and the gap together. If there is no
+        gap, the expected value of ``side / (side + gap)`` is at most ``share``
     """
 
     side: int
@@ -202,9 +202,9 @@ def combined_p_value(splits: Sequence[Sequence[GapCount]]) -> float:
 def count_near_pairs(y: np.ndarray, candidate: GapCandidate, codes: np.ndarray) -> np.ndarray:
     """Count pairs of samples with similar scores along the direction of the candidate.
 
-    Returns the number of near pairs, whose scores differ by at most 0.02 standard deviations, and
-    the number of all pairs, whose scores differ by at most 0.2. Both samples of a pair belong to
-    the same known group.
+    Returns two numbers of pairs. The scores of near pairs differ by at most 0.02 standard
+    deviations, and the scores of all pairs by at most 0.2. The samples of a pair belong to the same
+    known group. ``y`` (n, p) are samples, and ``codes`` (n,) their known groups.
     """
     score = y @ candidate.direction
     pairs = np.zeros(2)

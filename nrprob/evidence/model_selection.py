@@ -106,7 +106,7 @@ class NumberOfClusters:
 
     @property
     def smallest_within_error(self) -> int:
-        """Smallest number whose mean log-likelihood is within one standard error of the best."""
+        """Smallest number of clusters within one standard error of the best log-likelihood."""
         table = self.table
         return int(table.index[table["below_best"] <= table["standard_error"]].min())
 
@@ -170,7 +170,7 @@ def n_clusters(
     Raises
     ------
     TypeError, ValueError
-        As `nrprob.evidence.test`, and if there are no candidates.
+        In the same cases as `nrprob.evidence.test`, and if there are no candidates.
 
     See Also
     --------
@@ -299,10 +299,10 @@ def _check_candidates(candidates: Iterable[int]) -> list[int]:
 
 
 class AutoClustersMixin:
-    """Mixin of a `Clusterer` with a density that accepts ``n_clusters="auto"``.
+    """Mixin for a clusterer with a density, which then accepts ``n_clusters="auto"``.
 
-    `fit` then chooses the number of clusters by `nrprob.evidence.n_clusters`, fits a clone with
-    this number, and copies the fitted attributes of the clone.
+    With "auto", `fit` chooses the number of clusters by `nrprob.evidence.n_clusters`, fits a clone
+    with this number, and copies the fitted attributes of the clone.
     """
 
     n_clusters: Any

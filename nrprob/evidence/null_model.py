@@ -45,7 +45,7 @@ class NullModel:
 
     @classmethod
     def standard_normal(cls, n_groups: int, p: int) -> NullModel:
-        """Build standard normal distributions of dimension ``p`` for all groups."""
+        """Build one standard normal distribution of dimension ``p`` for each of the groups."""
         return cls(np.zeros((n_groups, p)), np.repeat(np.eye(p)[None], n_groups, 0))
 
     @classmethod
@@ -140,7 +140,8 @@ def _fit_degrees_of_freedom(q: np.ndarray, p: int) -> float:
 def _log_spherical_density(q: np.ndarray, nu: float, p: int | np.ndarray) -> np.ndarray:
     """Log density (n,) of a spherical t or Gaussian distribution.
 
-    Arguments are squared distances ``q`` (n,), degrees of freedom ``nu`` and dimension ``p``.
+    ``q`` (n,) are squared distances of the samples from the centre, ``nu`` are the degrees of
+    freedom (infinite for a Gaussian), and ``p`` is the dimension, which may differ between samples.
     """
     if np.isinf(nu):
         return -0.5 * (q + p * np.log(2 * np.pi))
@@ -149,9 +150,10 @@ def _log_spherical_density(q: np.ndarray, nu: float, p: int | np.ndarray) -> np.
 
 
 def _inverse_roots(r: np.ndarray, codes: np.ndarray, n_groups: int, per_group: bool) -> np.ndarray:
-    """Inverse roots (L, p, p) of the shrunk second moments of residuals ``r`` (n, p).
+    """Inverse roots (L, p, p) of the shrunk second moments of residuals ``r`` (n, p), by group.
 
-    All groups share one matrix unless ``per_group``.
+    ``codes`` (n,) are the known groups of the samples. All groups have the same matrix unless
+    ``per_group``.
     """
     pooled = shrunk_inverse_root(r)
     if not per_group:
@@ -176,7 +178,7 @@ def shrunk_inverse_root(r: np.ndarray) -> np.ndarray:
 def inverse_root(covariance: np.ndarray, min_variance: float = 1e-300) -> np.ndarray:
     """Matrix (p, p) that whitens samples with this covariance.
 
-    Eigenvalues are bounded below by ``min_variance`` and by 1e-12 times the largest one.
+    Eigenvalues are bounded below by ``min_variance`` and by 1e-12 times the largest eigenvalue.
     """
     values, vectors = np.linalg.eigh(covariance)
     return vectors / np.sqrt(np.maximum(values, max(1e-12 * values[-1], min_variance)))

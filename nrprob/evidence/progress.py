@@ -10,7 +10,7 @@ from nrprob.data.validation import check_verbosity
 
 @contextlib.contextmanager
 def progress_bar(description: str, total: int, verbose: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on the standard error if ``verbose``.
+    """Show a progress bar with a ``description`` on the standard error if ``verbose``.
 
     Yields a function that advances the bar by one of ``total`` steps.
     """

@@ -45,7 +45,10 @@ class SharedCovarianceMixture(BaseEstimator):
 
     @classmethod
     def from_estimator(cls, estimator: Any) -> SharedCovarianceMixture:
-        """Build the mixture for a fitted or unfitted clusterer, with its parameters."""
+        """Build the mixture for a fitted or unfitted clusterer.
+
+        The parameters ``n_clusters``, ``n_init`` and ``random_state`` are taken from the clusterer.
+        """
         unfitted = clone(estimator)
         parameters = unfitted.get_params(deep=False)
         return cls(
@@ -116,6 +119,6 @@ class SharedCovarianceMixture(BaseEstimator):
         return root.T @ root + (self._centres.T * self._weights) @ self._centres
 
     def has_flexible_clusters(self) -> bool:
-        """Return whether there are more than two clusters, or a cluster has few samples."""
+        """Return whether there are more than two clusters, or a cluster with few samples."""
         k = self._weights.size
         return k > 2 or bool(self._weights.min() < _SMALL_SHARE / k)

@@ -35,11 +35,11 @@ class TableFolds:
 
     Attributes
     ----------
-    refits : object that fits the model of the table to some of its samples
+    refits : object that fits the model of the table to some samples of the table
     distinct : (n,) index of the first sample of every set of exact copies; only these n samples are
         fitted
     n_init : number of restarts of a fit
-    chooses_number : whether the number of clusters was chosen with the tested samples
+    chooses_number : whether the tested samples were also used to choose the number of clusters
     """
 
     refits: TableRefitter
@@ -82,8 +82,8 @@ class TableFolds:
     ) -> list[np.ndarray]:
         """Log densities (n_held_out,) of the samples ``test``, by a fit to the samples ``train``.
 
-        The list has the log densities under a fit with ``n_clusters`` and, if this is 1, under the
-        other null models.
+        The list has the log densities under a fit with ``n_clusters`` clusters. If ``n_clusters``
+        is 1, the log densities under all other null models follow.
         """
         training, held_out = self.distinct[train], self.distinct[test]
         fit = self.refits.fit(training, n_clusters, self.n_init, seed)
@@ -98,8 +98,8 @@ def _elliptical_log_densities(
 ) -> dict[str, np.ndarray]:
     """Log densities (n,) of d numeric columns under elliptical null models, by name.
 
-    Every known group has a separate location, and in some null models a separate scale matrix, if
-    groups are large, no value is missing and columns are not transformed. Otherwise all groups
+    If known groups are large, no value is missing and columns are not transformed, every group has
+    a separate location and, in some null models, a separate scale matrix. Otherwise all groups
     share one distribution.
 
     Parameters

@@ -1,7 +1,7 @@
-"""Clustering methods, a folder for each family; no family imports another."""
+"""Clustering methods: one subpackage per family of methods; no subpackage imports another."""
 
-# Short name in model files and on the command line -> module and class. The public names of
-# `nrprob`, the registry and the tests of the contract follow from this list.
+# Short name of every estimator, as in model files and on the command line -> module and class.
+# The public names of `nrprob`, the registry and the contract tests follow from this table.
 ESTIMATORS = {
     "ccib": "nrprob.methods.bottleneck.ccib:CCIB",
     "ibsi": "nrprob.methods.bottleneck.ib:IBSI",

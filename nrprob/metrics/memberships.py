@@ -1,4 +1,4 @@
-"""Similarity of two soft or multi-assigned partitions."""
+"""Similarity of two partitions whose samples may belong to several clusters in part."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def soft_jaccard_index(
         s_{ij} = \sum_c q_{ic} q_{jc}
 
     :math:`q_{ic}` is the membership of sample i in cluster c of the first partition, and
-    :math:`s_{ij}` the probability that samples i and j are together if each is assigned at random
-    by its memberships. :math:`t_{ij}` is this probability in the second partition.
+    :math:`s_{ij}` the probability that samples i and j are in one cluster if every sample is
+    assigned to a random cluster by its memberships. :math:`t_{ij}` is this probability in the
+    second partition.
 
     Parameters
     ----------
@@ -100,7 +101,10 @@ def soft_jaccard_index(
 
 
 def _read_memberships(values: Labels | ArrayLike, name: str) -> NDArray[np.float64]:
-    """Memberships (n, k) of a soft partition or of a labeling."""
+    """Validate a soft partition or a labeling of n samples; return memberships (n, k).
+
+    Memberships are not normalised. ``name`` is the name of the argument, for error messages.
+    """
     check_not_masked(values, name)
     if np.ndim(values) != 2:  # type: ignore[arg-type]
         codes = _encode_labels(values, name)  # type: ignore[arg-type]

@@ -100,7 +100,10 @@ def _encode_labels(labels: Labels, name: str) -> Codes:
 
 
 def _encode_pair(a: Labels, b: Labels, names: tuple[str, str]) -> tuple[Codes, Codes]:
-    """Encode two labelings of the same samples as integers; ``names`` are for error messages."""
+    """Encode two labelings of the same samples as integers (n,).
+
+    ``names`` are the names of the two arguments, for error messages.
+    """
     a_codes, b_codes = _encode_labels(a, names[0]), _encode_labels(b, names[1])
     _check_same_length(len(a_codes), len(b_codes), names)
     return a_codes, b_codes
@@ -115,9 +118,10 @@ def _check_same_length(n_a: int, n_b: int, names: tuple[str, str]) -> None:
 
 
 def _encode_labelings(labelings: ArrayLike | Sequence[Labels], name: str) -> list[Codes]:
-    """Encode several labelings as integers.
+    """Encode several labelings as integers (n,) each.
 
     ``labelings`` is a table with one labeling per column, a list of labelings, or one labeling.
+    ``name`` is the name of the argument, for error messages.
     """
     columns: list[Any]
     if hasattr(labelings, "__array__"):
@@ -138,7 +142,10 @@ LABELS_TRUTH = ("labels", "truth")
 
 
 def _occupied_cells(a: Codes, b: Codes) -> tuple[Codes, Codes, Codes]:
-    """Non-zero entries of the contingency table: their rows, their columns and their counts."""
+    """Non-zero entries of the contingency table of the integer labelings ``a`` and ``b`` (n,).
+
+    Returns the rows, the columns and the counts of the entries, each of shape (n_entries,).
+    """
     width = int(b.max()) + 1
     cells, counts = np.unique(a * width + b, return_counts=True)
     return cells // width, cells % width, counts
@@ -184,7 +191,10 @@ def contingency(a: Labels, b: Labels) -> NDArray[np.int64]:
 
 
 def _matched_share(a: Codes, b: Codes) -> float:
-    """Share of samples in matched clusters, under the best one-to-one matching."""
+    """Share of samples in matched clusters, under the best one-to-one matching of clusters.
+
+    ``a`` and ``b`` (n,) are two labelings as integers.
+    """
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics.cluster import contingency_matrix
 
@@ -199,8 +209,8 @@ def matched_accuracy(labels: Labels, truth: Labels) -> float:
 
     .. math:: \frac{1}{N} \max_\pi \sum_k n_{k, \pi(k)}
 
-    Here n_kl is the number of samples in cluster k and class l, and :math:`\pi` matches clusters
-    and classes one to one.
+    Here N is the number of samples, n_kl the number of samples in cluster k and class l, and
+    :math:`\pi` matches clusters and classes one to one.
 
     Parameters
     ----------
@@ -248,8 +258,9 @@ def matching_rate(a: Labels, b: Labels) -> float:
 
     .. math:: MR = \frac{1}{N} \max_{I, J} \sum_{m=1}^{\min(K_1, K_2)} n(i_m, j_m)
 
-    Here n(i, j) is the number of samples in cluster i of the first view and cluster j of the second
-    view. The maximum is over one-to-one matchings of the clusters.
+    Here N is the number of samples, and n(i, j) the number of samples in cluster i of the first
+    view and cluster j of the second view. The views have K_1 and K_2 clusters. The maximum is over
+    one-to-one matchings of clusters i_m of the first view and j_m of the second view.
 
     Parameters
     ----------
@@ -286,7 +297,11 @@ def matching_rate(a: Labels, b: Labels) -> float:
 
 
 def _majority_share(cells: Codes, truth: Codes) -> float:
-    """Share of samples in the majority class of their cell; ``cells`` are integers by sample."""
+    """Share of samples in the majority class of their cell.
+
+    ``cells`` (n,) are clusters, or combinations of clusters, as integers. ``truth`` (n,) are
+    classes as integers.
+    """
     rows, _, counts = _occupied_cells(cells, truth)
     best = np.zeros(rows.max() + 1, dtype=np.int64)
     np.maximum.at(best, rows, counts)
@@ -298,7 +313,7 @@ def purity(labels: Labels, truth: Labels) -> float:
 
     .. math:: \frac{1}{N} \sum_c \max_l n_{cl}
 
-    Here n_cl is the number of samples in cluster c and class l.
+    Here N is the number of samples, and n_cl the number of samples in cluster c and class l.
 
     Parameters
     ----------
@@ -337,8 +352,8 @@ def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> f
 
     .. math:: PR = \frac{1}{N} \sum_{i,j} \max_k n(i, j, k)
 
-    Here n(i, j, k) is the number of samples of class k in cluster i of the first labeling and
-    cluster j of the second. There may be any number of labelings.
+    Here N is the number of samples, and n(i, j, k) the number of samples of class k in cluster i of
+    the first labeling and cluster j of the second labeling. There may be any number of labelings.
 
     Parameters
     ----------
@@ -417,7 +432,7 @@ def normalized_mutual_information(
     -------
     float
         Between 0 and 1, except for "product". If h = 0, the value is 1 for "truth", and for
-        "arithmetic" and "geometric" if H(C) = H(L) = 0. Otherwise it is 0.
+        "arithmetic" and "geometric" if H(C) = H(L) = 0. In all other cases with h = 0, it is 0.
 
     Raises
     ------
@@ -470,6 +485,8 @@ def variation_of_information(labels: Labels, truth: Labels, *, base: float = e) 
     r"""Variation of information, a distance between partitions.
 
     .. math:: VI(C, L) = H(C \mid L) + H(L \mid C)
+
+    Here C and L are the two labelings, and H is the conditional entropy.
 
     Parameters
     ----------
@@ -809,7 +826,7 @@ def hubert_difference(labels: Labels, truth: Labels) -> float:
 
 
 def hubert_gamma(labels: Labels, truth: Labels) -> float:
-    r"""Correlation, over pairs of samples, of the indicators that a pair is together.
+    r"""Correlation of two indicators over pairs of samples: together in each of two labelings.
 
     .. math:: \frac{n_{11} n_{00} - n_{10} n_{01}}
         {\sqrt{(n_{11} + n_{10}) (n_{11} + n_{01}) (n_{00} + n_{10}) (n_{00} + n_{01})}}
@@ -872,9 +889,9 @@ class IndependenceTest(NamedTuple):
     information : float
         Plug-in mutual information I of the two labelings, in nats.
     statistic : float
-        G = 2 N I.
+        Statistic G = 2 N I of the test, with N samples.
     dof : int
-        Degrees of freedom (K - 1) (L - 1).
+        Degrees of freedom (K - 1) (L - 1), with K clusters and L known groups.
     p_chi2 : float
         Probability of a statistic at least as large as G for independent labelings, by the
         chi-square approximation.
@@ -936,8 +953,8 @@ def independence_test(
     Returns
     -------
     IndependenceTest
-        Information and floor in nats, statistic and two p-values. Both p-values are 1 if a labeling
-        has one cluster.
+        Information and floor in nats, statistic and two p-values. If a labeling has one cluster,
+        ``p_chi2`` is 1, and ``p_permutation`` is 1 unless there are no permutations.
 
     Raises
     ------

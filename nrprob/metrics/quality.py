@@ -15,7 +15,7 @@ __all__ = ["dunn_index", "silhouette_width", "vector_quantization_error"]
 
 
 def _rows_and_codes(X: ArrayLike, labels: Labels) -> tuple[NDArray[np.float64], Codes]:
-    """Validate samples ``X`` (n, m) and labels (n,); return both, with the labels as integers."""
+    """Validate samples ``X`` (n, m) and labels (n,); return floats (n, m) and integers (n,)."""
     from sklearn.utils import check_array
 
     from nrprob.statistics.features import check_range
@@ -200,7 +200,7 @@ def vector_quantization_error(X: ArrayLike, labels: Labels) -> float:
 
     .. math:: \frac{1}{N} \sum_k \sum_{i \in c_k} \lVert x_i - m_k \rVert^2
 
-    Here N is the number of samples, and m_k the mean of cluster c_k.
+    Here N is the number of samples, x_i are the samples, and m_k is the mean of cluster c_k.
 
     Parameters
     ----------

@@ -1,4 +1,8 @@
-"""Whether a partition is consistent with partial labels, coarser than them, or proportional."""
+"""Relations of a partition to partial labels.
+
+The functions test whether clusters mix classes, whether clusters divide classes, and whether the
+share of labelled samples is equal in all clusters.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,8 @@ _NAMES = ("labels", "partial")
 def is_consistent(labels: Labels, partial: ArrayLike) -> bool:
     r"""Whether every cluster has samples of at most one class.
 
-    Then :math:`H(Z|C) = 0` for the classes Z of the labelled samples and the clusters C. With
-    labels of all samples, the clusters are a refinement of the classes.
+    Then the conditional entropy :math:`H(Z|C)` is 0 for the classes Z and the clusters C of the
+    labelled samples. With labels of all samples, the clusters are a refinement of the classes.
 
     Parameters
     ----------
@@ -60,8 +64,8 @@ def is_consistent(labels: Labels, partial: ArrayLike) -> bool:
 def is_coarsening(labels: Labels, partial: ArrayLike) -> bool:
     r"""Whether all samples of every class are in one cluster.
 
-    Then :math:`H(C|Z) = 0` for the clusters C of the labelled samples and their classes Z. With
-    labels of all samples, the clusters are unions of classes.
+    Then the conditional entropy :math:`H(C|Z)` is 0 for the clusters C and the classes Z of the
+    labelled samples. With labels of all samples, the clusters are unions of classes.
 
     Parameters
     ----------
@@ -102,7 +106,7 @@ def is_coarsening(labels: Labels, partial: ArrayLike) -> bool:
 def is_proportional(labels: Labels, partial: ArrayLike) -> bool:
     r"""Whether every cluster has the same share of the labelled samples as of all samples.
 
-    The labels of proportional clusters obey the chain rule
+    Then the entropies H of the clusters C and the classes Z obey the chain rule
     :math:`H(Z|C) = H(Z) + H(C|Z) - H(C)`, although only some samples are labelled. With labels of
     all samples, all clusterings are proportional.
 
@@ -149,7 +153,10 @@ def is_proportional(labels: Labels, partial: ArrayLike) -> bool:
 def _count_labels(
     labels: Labels, partial: ArrayLike
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the samples of every cluster and class (clusters, classes), and of every cluster."""
+    """Count the labelled samples by cluster and class, and all samples by cluster.
+
+    Returns arrays of shapes (n_clusters, n_classes) and (n_clusters,).
+    """
     values: Any = list(partial) if isinstance(partial, list | tuple) else np.asarray(partial)
     clusters, classes = _encode_pair(labels, values, _NAMES)
     labelled = ~are_minus_one(np.asarray(values, object))

@@ -49,9 +49,10 @@ _AGREEMENTS: dict[str, Callable[[Labels, Labels], float]] = {
 
 
 def _encode_same_length(n: int, labelings: Labelings, name: str) -> list[Codes]:
-    """Encode labelings of ``n`` samples as integers, after checking their lengths.
+    """Encode labelings of ``n`` samples as integers (n,) each, after checking their lengths.
 
-    For ``n = 0``, the length of the first labeling is the number of samples.
+    For ``n = 0``, the length of the first labeling is the number of samples. ``name`` is the name
+    of the argument, for error messages.
     """
     result = _encode_labelings(labelings, name)
     n = n or len(result[0])

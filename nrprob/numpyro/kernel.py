@@ -141,7 +141,10 @@ class PartitionGibbs(HMCGibbs):
             self._model_arguments = (), {}
 
     def _find_sites(self) -> list[dict[str, str]]:
-        """For every partition, the names of its sites by variable; raises for invalid models."""
+        """For every partition in the model, the names of its sites by variable.
+
+        Raises ValueError if the model has no partition, or if `PartitionGibbs` cannot sample it.
+        """
         model, (args, kwargs) = self._user_kernel.model, self._model_arguments
         seeded = handlers.substitute(handlers.seed(model, 0), substitute_fn=init_to_sample)
         trace = handlers.trace(seeded).get_trace(*args, **kwargs)
@@ -189,7 +192,7 @@ class PartitionGibbs(HMCGibbs):
         return result
 
     def _resample_partition(self, call: PartitionCall, key: jax.Array) -> Draw:
-        """Make one iteration over a partition and its hyperparameters."""
+        """Sample a partition and its hyperparameters in one iteration; return their values."""
         plain = default_kernel(len(call.labels), self._num_split_merge)
         kernel = JointKernel(**asdict(plain))
         with standard():
@@ -201,7 +204,10 @@ class PartitionGibbs(HMCGibbs):
 
 
 def _check_density(site: dict[str, Any], labels: str) -> None:
-    """Raise if a handler changes the density of a partition."""
+    """Raise ValueError if a handler changes the density of a partition.
+
+    ``site`` is the site of the density in a trace, and ``labels`` the name of the label site.
+    """
     if site["scale"] is not None or type(site["fn"]).__name__ != "Unit":
         raise ValueError(
             f"handlers may not scale or mask the density of a partition; got {labels} in such a "

@@ -16,7 +16,7 @@ from nrprob.methods.bayes.joint_target import JointTarget
 def resample_labelled(
     target: JointTarget, labels: jax.Array, weights: jax.Array, key: jax.Array
 ) -> Draw:
-    """Make one iteration over labels (n',) with log weights (n, K), and over hyperparameters.
+    """Sample labels (n',) with log weights (n, K), and then the hyperparameters; return the values.
 
     The K! / (K - k)! labelings of a partition into k clusters have equal prior probabilities.
     """
@@ -28,7 +28,7 @@ def resample_labelled(
 
 
 def _sweep_rows(target: Target, labels: jax.Array, weights: jax.Array, key: jax.Array) -> jax.Array:
-    """Sample the label of every row given all other labels, in random order."""
+    """Gibbs sweep: sample the label of every row given all other labels, in random order."""
     (n, n_labels), (order_key, draw_key) = weights.shape, jax.random.split(key)
     order = jax.random.permutation(order_key, n)
     # The weights of slots beyond the K labels are -inf, so that these slots stay empty.

@@ -48,7 +48,7 @@ class GridUniform(dist.Distribution):
         super().__init__(validate_args=validate_args)
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Random values of the grid."""
+        """Sample values of the grid."""
         return jax.random.choice(key, self.values, sample_shape)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
@@ -57,7 +57,10 @@ class GridUniform(dist.Distribution):
 
 
 class Mixture(NamedTuple):
-    """Settings of the mixture; see `partition`. A hyperparameter of None is sampled."""
+    """Settings of the mixture of a partition; `partition` defines them.
+
+    A hyperparameter that is None is sampled.
+    """
 
     covariance: str
     max_clusters: int
@@ -156,8 +159,8 @@ def partition(
     loc, scale : float or array-like of shape (n_features,), default=0 and 1
         Location and scale of the rows, on which the priors depend. If ``variance_scale`` is "auto",
         the expected variance of a feature within clusters is at most ``scale`` squared. Pass the
-        means and standard deviations of the data, or standardise the data first. Both may depend on
-        other sites.
+        means and standard deviations of the data, or standardise the data first. Location and scale
+        may depend on other sites.
     unordered : bool, default=False
         Whether the prior treats clusters as a set, without labels; see `nrprob.MDLMixture`.
     concentration, mean_precision, variance_shape, variance_scale : float or "auto", default="auto"
@@ -327,7 +330,7 @@ def _check_rows(rows: Any, loc: Any, scale: Any) -> tuple[jax.Array, jax.Array, 
 
 
 def _check_weights(weights: Any, shape: tuple[int, int]) -> jax.Array:
-    """Log weights (n, K) of the labels in double precision."""
+    """Check the shape (n, K) of log weights of labels, and return them in double precision."""
     if np.shape(weights) != shape:
         raise ValueError(
             "also must be log weights of shape (n_samples, max_clusters); got shape "
@@ -401,7 +404,7 @@ def _hyperparameter_priors(template: JointTarget) -> dict[str, dist.Distribution
 
 
 def _with_rows(template: JointTarget, rows: jax.Array) -> JointTarget:
-    """Replace the features by rows (n, d), which may depend on other sites."""
+    """Replace the features of the template by rows (n, d), which may depend on other sites."""
     pad = template.x.shape[0] - len(rows)
     partners = jnp.pad(_find_neighbours(jax.lax.stop_gradient(rows)), ((0, pad), (0, 0)))
     target = replace(

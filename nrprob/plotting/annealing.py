@@ -98,7 +98,8 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
 def _make_room(ax: Axes, n_steps: int) -> None:
     """Reserve the right part of the axes for the final objectives of the restarts.
 
-    The restarts are drawn inside the axes, since a layout engine reserves no space outside of axes.
+    ``n_steps`` is the number of steps of the trace. The restarts are drawn inside the axes, since
+    a layout engine reserves no space outside of axes.
     """
     first, last = 1 - 0.04 * n_steps, n_steps + 0.04 * n_steps
     ax.set_xlim(first, first + (last - first) / _STEPS_WIDTH)
@@ -107,7 +108,7 @@ def _make_room(ax: Axes, n_steps: int) -> None:
 
 
 def _mark_temperature_zero(ax: Axes, temperatures: Any, steps: np.ndarray) -> None:
-    """Mark the first step at temperature 0, if every step has a temperature."""
+    """Mark the first step at temperature 0, if ``temperatures`` has one entry per step."""
     if temperatures is None or len(temperatures) != len(steps):
         return
     cold = np.flatnonzero(np.asarray(temperatures) == 0)
@@ -120,7 +121,10 @@ def _mark_temperature_zero(ax: Axes, temperatures: Any, steps: np.ndarray) -> No
 
 
 def _describe_temperatures(model: Any) -> str:
-    """Inverse temperatures of the first split and of the last step, if the model has them."""
+    """Title with the inverse temperatures of the first split and of the last step.
+
+    Temperatures that the model does not have are left out.
+    """
     parts = []
     critical, last = getattr(model, "critical_beta_", None), getattr(model, "beta_", None)
     if critical is not None and np.isfinite(critical).any():
@@ -133,7 +137,10 @@ def _describe_temperatures(model: Any) -> str:
 
 
 def _draw_restarts(ax: Axes, restarts: Any) -> None:
-    """Plot the final objectives of all restarts, in ascending order, into the right part."""
+    """Plot the final objectives of all restarts, in ascending order, in the right part of axes.
+
+    ``restarts`` is the attribute ``restarts_`` of an estimator.
+    """
     objective = np.asarray(restarts["objective"], float).ravel()
     order = np.argsort(objective, kind="stable")
     order = order[np.isfinite(objective[order])]

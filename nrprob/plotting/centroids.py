@@ -1,7 +1,7 @@
 """Plot centroids of known groups and of clusters.
 
-A figure consists of parts (`nrprob.plotting.layout.Part`). A *side* is one labeling: its title, the
-centroids of its groups, and the names of the groups.
+A figure consists of panels (`nrprob.plotting.layout.Part`). ``sides`` are the labelings to plot
+(`nrprob.plotting.profiles.Side`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ if TYPE_CHECKING:
 
 _INK = "gray_r"  # colour map of images
 _MAX_FEATURES = 24  # maximum number of features of a heat map
-_WIDTH = 10.0  # minimum width of a line of the figure, in inches
+_WIDTH = 10.0  # maximum width of a row of several parts of the figure, in inches
 # Width in inches of the image of a group or cluster, and of a combination of both.
 _IMAGE, _CELL = 1.4, 0.85
 
 
 def _image_part(images: np.ndarray, titles: Sequence[str], head: str, limits: Any) -> Part:
-    """Figure part with centroids as images, five in a row, under the heading ``head``."""
+    """Make a figure part with centroids as images, five in a row, under the heading ``head``.
+
+    ``images`` has the shape (n_images, height, width), and ``titles`` are the titles of the images.
+    ``limits`` are the limits of the colour scale.
+    """
     per_row = min(len(images), 5)
     titles = shorten_first_lines(titles, 17, 2)
     above = max(text_extent(title, 9)[1] for title in titles) + 0.06
@@ -65,10 +69,11 @@ def _image_part(images: np.ndarray, titles: Sequence[str], head: str, limits: An
 def _combination_part(
     cells: np.ndarray, counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], limits: Any
 ) -> Part:
-    """Figure part with the mean image of every combination of a known group and a cluster.
+    """Make a figure part with the mean image of every combination of known group and cluster.
 
-    ``cells`` are the mean images and ``counts`` the numbers of samples of the combinations; groups
-    are ``rows`` and clusters ``columns``. ``limits`` are the limits of the colour scale.
+    ``cells`` (r, c, height, width) are the mean images and ``counts`` (r, c) the numbers of samples
+    of the combinations. ``rows`` are the names of the r groups, and ``columns`` of the c clusters.
+    ``limits`` are the limits of the colour scale.
     """
     head = "mean of each combination"
     rows, columns = shorten_names(rows, 20), shorten_names(columns, 12)
@@ -98,7 +103,10 @@ def _combination_part(
 
 
 def _draw_profiles(axes: np.ndarray, sides: Sequence[Side], features: Sequence[str]) -> None:
-    """Draw centroids as heat maps into existing axes."""
+    """Draw the centroids of two labelings as heat maps into existing axes, with a colour bar.
+
+    ``features`` are the names of the features.
+    """
     top = common_scale(sides)
     draw_bar(axes[1].figure, top, ax=axes[1])
     for ax, (_, profiles, names) in zip(axes, sides, strict=True):
@@ -108,7 +116,10 @@ def _draw_profiles(axes: np.ndarray, sides: Sequence[Side], features: Sequence[s
 def _finish_axes(
     axes: np.ndarray, heads: Sequence[str], labels: Any, labelings: Mapping[str, Any]
 ) -> np.ndarray:
-    """Set the titles of the axes with centroids; draw contingency tables into the other axes."""
+    """Set the titles of the axes with centroids; draw contingency tables into the other axes.
+
+    ``heads`` are the titles. ``labelings`` are compared with the clusters ``labels``, by name.
+    """
     for ax, head in zip(axes, heads, strict=False):
         ax.set_title(shorten_text(head, 28), fontsize=10, parse_math=False)
     for ax, (name, labeling) in zip(axes[2:], labelings.items(), strict=True):
@@ -118,7 +129,10 @@ def _finish_axes(
 
 
 def _draw_images(ax: Axes, images: np.ndarray, titles: Sequence[str], limits: Any) -> None:
-    """Draw centroids as images with titles, five in a row, into existing axes."""
+    """Draw centroids as images with titles, five in a row, into existing axes.
+
+    ``images`` has the shape (n_images, height, width). ``limits`` are the limits of the colours.
+    """
     per_row = min(len(images), 5)
     high = images.shape[1] / images.shape[2]
     step = 1.1, high + 0.35  # images are one unit wide
@@ -138,7 +152,7 @@ def _draw_images(ax: Axes, images: np.ndarray, titles: Sequence[str], limits: An
 
 
 def _contingency_part(labels: Any, known: Any, name: str) -> Part:
-    """Figure part with the contingency table of clusters and a labeling."""
+    """Make a figure part with the contingency table of clusters and the labeling ``name``."""
     head = shorten_text(f"clusters against {name}", 40)
     table = Table.from_labels(labels, known)
     grid = table.make_grid(table.counts.size <= 40)
@@ -328,7 +342,7 @@ def plot_centroids(
 
 
 def _check_image_shape(shape: Any, n_features: int) -> tuple[int, int]:
-    """Validate height and width of images with ``n_features`` pixels."""
+    """Validate the height and width of images with ``n_features`` pixels; return both."""
     sides = [*shape] if isinstance(shape, list | tuple | np.ndarray) else []
     positive = all(isinstance(side, int | np.integer) and side > 0 for side in sides)
     if len(sides) != 2 or not positive or math.prod(map(int, sides)) != n_features:
@@ -340,7 +354,7 @@ def _check_image_shape(shape: Any, n_features: int) -> tuple[int, int]:
 
 
 def _centre_and_spread(X: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Means and standard deviations of features; constant features get standard deviation 1."""
+    """Means and standard deviations (n_features,) of features; 1 for constant features."""
     if scipy.sparse.issparse(X):
         centre = np.asarray(X.mean(axis=0)).ravel()
         square = np.asarray(X.multiply(X).mean(axis=0)).ravel()

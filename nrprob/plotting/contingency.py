@@ -91,7 +91,11 @@ def plot_contingency(
 
 @dataclass(frozen=True)
 class Table:
-    """Contingency table: names of r known groups (rows) and c clusters (columns), counts (r, c)."""
+    """Contingency table of r known groups and c clusters.
+
+    ``rows`` are the names of the groups, ``columns`` the names of the clusters, and ``counts``
+    (r, c) the numbers of samples.
+    """
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -111,7 +115,7 @@ class Table:
         return self.counts / self.counts.sum(axis=1, keepdims=True)
 
     def cell_texts(self, shares: bool) -> np.ndarray:
-        """Texts of the cells of the table: counts, with shares if ``shares``."""
+        """Texts (r, c) of the cells of the table: counts, and also shares if ``shares`` is True."""
         cells = np.empty(self.counts.shape, object)
         for index, count in np.ndenumerate(self.counts):
             share = f"\n{100 * self.shares[index]:.0f} %" if shares else ""
@@ -119,7 +123,10 @@ class Table:
         return cells
 
     def make_grid(self, shares: bool) -> Grid:
-        """Grid whose cells are as large as their texts, with or without shares."""
+        """Make the grid of the table, with cells as large as their texts.
+
+        ``shares`` states whether the texts have shares.
+        """
         width, height = _largest_extent(self.cell_texts(shares), _SIZES[0])
         names = max(text_extent(name, 9)[0] for name in self.columns) + 0.12
         # Widen cells for horizontal names, unless the table becomes too wide.
@@ -128,7 +135,10 @@ class Table:
         return label_grid(self.rows, self.columns, (max(width + 0.12, 0.5), height + 0.12))
 
     def draw_on(self, ax: Axes, grid: Grid, show_share: bool | None) -> None:
-        """Draw the table with the largest texts that fit into its cells."""
+        """Draw the table with the largest texts that fit into its cells.
+
+        ``grid`` has the size of the cells; ``show_share`` is as in `plot_contingency`.
+        """
         from matplotlib import colormaps
 
         ax.imshow(self.shares, cmap=SHARES, vmin=0, vmax=1, aspect="auto")
@@ -150,11 +160,14 @@ class Table:
 
 
 def _max_letters(width: float) -> int:
-    """Maximum number of letters of an axis label of ``width`` inches."""
+    """Maximum number of letters of an axis label that is at most ``width`` inches long."""
     return max(int(width / 0.09), 10)
 
 
 def _largest_extent(texts: np.ndarray, size: float) -> tuple[float, float]:
-    """Width of the widest text and height of the tallest text, in inches."""
+    """Width of the widest text and height of the tallest text, in inches.
+
+    ``size`` is the font size in points.
+    """
     widths, heights = zip(*(text_extent(text, size) for text in {*texts.ravel()}), strict=True)
     return max(widths), max(heights)

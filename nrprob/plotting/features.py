@@ -145,9 +145,10 @@ def _format_signed(value: float) -> str:
 def _choose_clusters(
     values: np.ndarray, codes: np.ndarray, clusters: Sequence[Any] | None
 ) -> list[int]:
-    """Positions, among the sorted labels ``values``, of the clusters to draw.
+    """Return the positions, among the sorted labels ``values``, of the clusters to draw.
 
-    ``codes`` are the clusters of the samples, and ``clusters`` the argument of `plot_top_features`.
+    ``codes`` (n,) are the clusters of the samples as positions. ``clusters`` are the labels of the
+    clusters to draw, or None for the largest clusters.
     """
     if clusters is None:
         largest = np.argsort(-np.bincount(codes), kind="stable")[:_MAX_CLUSTERS]

@@ -25,10 +25,10 @@ _MAX_GROUPS = 20  # maximum number of groups in a plot; the smallest groups are 
 
 
 def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
-    """Read samples (n, m) as floats, dense or CSR, their known structure, and the feature names.
+    """Validate samples and known structure for a plot; return them, with the feature names.
 
-    Text of a frame becomes binary columns, and missing values are NaN. Arrays have no feature names
-    (None).
+    The samples (n, m) are floats, dense or CSR. Text of a frame becomes binary columns, and missing
+    values are NaN. Arrays have no feature names (None).
 
     Raises
     ------
@@ -58,10 +58,11 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
 
 
 def adjust_for(design: Design) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return known groups (n,), and the columns of a regression on known structure, for n samples.
+    """Return known groups (n,), and columns (n, q) of a linear regression on known structure.
 
-    The columns are the covariates and, if labels are known, too, indicators of the labels; the
-    constant column is left out. Without covariates, the columns are None.
+    If there are covariates, the columns are the covariates and, if labels are known as well,
+    indicators of the labels; there is no constant column. Without covariates, the columns are None.
+    Raises ValueError for soft memberships.
     """
     if design.kind == "soft":
         raise ValueError(
@@ -74,9 +75,10 @@ def adjust_for(design: Design) -> tuple[np.ndarray, np.ndarray | None]:
 def distinct_labels(
     labels: Any, what: str, n_rows: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct labels, sorted, and the code of every sample.
+    """Return the distinct labels, sorted, and the code (n,) of every sample.
 
-    Categories of pandas keep their order.
+    The code is the position of the label of the sample among the distinct labels. Categories of
+    pandas keep their order. ``what`` is the name of the argument, for messages.
 
     Raises
     ------
@@ -111,7 +113,7 @@ def distinct_labels(
 
 
 def label_texts(values: Any, prefix: str) -> list[str]:
-    """Names of labels; ``prefix`` precedes integers."""
+    """Convert labels to texts; ``prefix``, such as "cluster", precedes integers."""
     return [
         f"{prefix} {value}".strip() if isinstance(value, int | np.integer) else str(value)
         for value in values
@@ -121,16 +123,20 @@ def label_texts(values: Any, prefix: str) -> list[str]:
 def named_labels(
     labels: Any, what: str, prefix: str = "", n_rows: int | None = None
 ) -> tuple[list[str], np.ndarray]:
-    """Return the names of the distinct labels, and the code of every sample.
+    """Return the names of the distinct labels, and the position (n,) of every sample's name.
 
-    Beyond 20 groups, the smallest are merged.
+    Beyond 20 groups, the smallest are merged. The arguments are as in `distinct_labels` and
+    `label_texts`.
     """
     values, codes = distinct_labels(labels, what, n_rows)
     return merge_small_groups(label_texts(values, prefix), codes, _MAX_GROUPS)
 
 
 def named_groups(design: Design, prefix: str = "group") -> tuple[list[str], np.ndarray]:
-    """Return the names of the known groups, and the code of every sample."""
+    """Return the names of the known groups, and the position (n,) of every sample's name.
+
+    Without known labels, all samples are in one group. ``prefix`` precedes integers.
+    """
     if design.kind != "labels":
         return ["all rows"], np.zeros(design.n_samples, int)
     if design.labelings.shape[1] == 1:
@@ -141,13 +147,17 @@ def named_groups(design: Design, prefix: str = "group") -> tuple[list[str], np.n
 
 
 def with_sizes(names: Sequence[str], codes: np.ndarray, between: str = "\n") -> list[str]:
-    """Append its number of samples to the name of every group; ``codes`` (n,) are the groups."""
+    """Append the number of samples of every group to the name of the group.
+
+    ``codes`` (n,) are the groups of the samples, as positions in ``names``. ``between`` is the text
+    between name and number.
+    """
     sizes = np.bincount(codes, minlength=len(names))
     return [f"{name}{between}n = {size}" for name, size in zip(names, sizes, strict=True)]
 
 
 def feature_texts(names: Sequence[Any] | None, columns: Sequence[str] | None, n: int) -> list[str]:
-    """Names of ``n`` features: ``names``, else the columns of a frame, else numbers.
+    """Names of ``n`` features: ``names``, or ``columns`` of a frame, or else numbers.
 
     Raises
     ------
@@ -185,7 +195,7 @@ def check_names(values: Any, what: str, n: int, unit: str) -> list[str]:
 
 
 def check_texts(**texts: Any) -> None:
-    """Validate titles and other texts.
+    """Validate titles and other texts, which are passed by the names of their arguments.
 
     Raises
     ------

@@ -1,4 +1,8 @@
-"""Figure layout: parts whose sizes depend on the lengths of names and numbers of items."""
+"""Figure layout: parts whose sizes depend on the lengths of names and numbers of items.
+
+A `Part` is a panel of a figure, such as a heat map. A `Grid` has the sizes of the cells and of the
+names of a heat map.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +23,25 @@ _MAX_LETTERS = 28  # maximum length of the name of a row or column
 
 @dataclass(frozen=True)
 class Position:
-    """Position of a part: inches from the left and from the top of its figure."""
+    """Position of a part: the figure, and inches from the left and from the top of the figure."""
 
     figure: Figure
     left: float
     top: float
 
     def add_axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Add axes, in inches from the corner of the part."""
+        """Add axes; all arguments are in inches, from the upper left corner of the part."""
         across, down = self.figure.get_size_inches()
         low = down - self.top - top - height
         box = ((self.left + left) / across, low / down, width / across, height / down)
         return self.figure.add_axes(box)
 
     def add_text(self, text: str, left: float, top: float, **style: Any) -> None:
-        """Add a text; the centre of its upper edge is in inches from the corner of the part."""
+        """Add a text, with the centre of its upper edge at ``left`` and ``top``.
+
+        The position is in inches from the upper left corner of the part. ``style`` has keyword
+        arguments of `matplotlib.figure.Figure.text`.
+        """
         across, down = self.figure.get_size_inches()
         x, y = (self.left + left) / across, 1 - (self.top + top) / down
         self.figure.text(x, y, text, ha="center", va="top", parse_math=False, **style)
@@ -41,7 +49,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a figure: its size in inches, and the function that draws it."""
+    """Part of a figure: width and height in inches, and the function that draws the part."""
 
     width: float
     height: float
@@ -105,11 +113,11 @@ class Grid:
 
     @property
     def body_size(self) -> tuple[float, float]:
-        """Width and height of all cells."""
+        """Width and height in inches of all cells together."""
         return self.cell[0] * len(self.columns), self.cell[1] * max(len(self.rows), 1)
 
     def add_labels(self, ax: Axes) -> None:
-        """Write the names as tick labels."""
+        """Write the names of rows and columns as tick labels of the axes ``ax``."""
         size = min(self.size, 72 * self.cell[1] / 1.2)
         ax.set_yticks(range(len(self.rows)), self.rows, fontsize=size, parse_math=False)
         across: dict[str, Any] = {"fontsize": self.size}
@@ -122,7 +130,10 @@ class Grid:
 
 
 def shorten_first_lines(names: Sequence[str], width: int, lines: int) -> list[str]:
-    """Shorten the first line of every name with `shorten_names`; other lines stay unchanged."""
+    """Shorten the first line of every name with `shorten_names`; other lines stay unchanged.
+
+    The first line is wrapped into about ``lines`` lines of at most ``width`` letters.
+    """
     heads, _, ends = zip(*(name.partition("\n") for name in names), strict=True)
     cut = shorten_names(heads, width, lines)
     return [f"{a}\n{b}" if b else a for a, b in zip(cut, ends, strict=True)]
@@ -145,10 +156,10 @@ def label_grid(
     size: float = 9,
     letters: int = _MAX_LETTERS,
 ) -> Grid:
-    """Make the grid of a heat map.
+    """Make the grid of a heat map from the names of the rows and columns.
 
-    ``cell`` is the width and height of a cell in inches, ``size`` the font size of the names in
-    points, and ``letters`` the largest length of a name.
+    ``cell`` is the width and height of a cell in inches. ``size`` is the font size of the names in
+    points, and ``letters`` is the largest length of a name.
     """
     rows, column_names = shorten_names(rows, letters, 1), shorten_first_lines(columns, letters, 1)
     rotated = max(text_extent(name, size)[0] for name in column_names) + 0.08 > cell[0]
@@ -172,7 +183,10 @@ def label_grid(
 
 
 def fit_label_grid(rows: Sequence[str], columns: Sequence[str], ax: Axes) -> Grid:
-    """Make the grid of a heat map in existing axes; its cells fill the axes."""
+    """Make the grid of a heat map whose cells fill existing axes.
+
+    ``rows`` and ``columns`` are the names of rows and columns.
+    """
     box, dots = ax.get_window_extent(), ax.figure.dpi
     width, height = box.width / dots, box.height / dots
     for letters in (28, 20, 14, 10):

@@ -97,7 +97,10 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
 
 
 def _draw_held_out(ax: Axes, result: Any) -> None:
-    """Plot the held-out log-likelihood with standard errors, and mark the chosen number."""
+    """Plot the held-out log-likelihood by number of clusters, and mark the chosen number.
+
+    ``result`` is a result of `nrprob.evidence.n_clusters`.
+    """
     table = result.table
     k, value = table.index.to_numpy(), table["log_likelihood"].to_numpy()
     error = np.nan_to_num(table["standard_error"].to_numpy())
@@ -132,7 +135,7 @@ def _draw_held_out(ax: Axes, result: Any) -> None:
 
 
 def _draw_path(ax: Axes, result: Any) -> None:
-    """Plot the objective of every level of a path, with its inverse temperature."""
+    """Plot the objective of every level of ``result.path_``, with the inverse temperature."""
     levels = result.path_
     k = np.array([level.n_clusters for level in levels])
     objective = np.asarray(result.objective_trace_, float)
@@ -147,9 +150,10 @@ def _draw_path(ax: Axes, result: Any) -> None:
 
 
 def _merge_costs(result: Any) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """Return the merges of a fit; None if the fit has no merges.
+    """Return the merges of an agglomerative fit; None if the fit has no merges.
 
-    They are the numbers of clusters before each merge, the costs, and the axis label of the costs.
+    Returns the number of clusters before every merge (n_merges,), the costs (n_merges,) of the
+    merges, and the axis label of the costs.
     """
     if not hasattr(result, "linkage_"):
         return None
@@ -167,7 +171,10 @@ def _merge_costs(result: Any) -> tuple[np.ndarray, np.ndarray, str] | None:
 def _draw_merges(
     ax: Axes, k: np.ndarray, costs: np.ndarray, label: str, chosen: int, largest: int
 ) -> None:
-    """Plot the costs of merges of at most ``largest`` clusters, and hatch the chosen number."""
+    """Plot the costs of merges of at most ``largest`` clusters, and hatch the chosen number.
+
+    ``k``, ``costs`` and ``label`` are from `_merge_costs`.
+    """
     shown = np.flatnonzero(k <= largest)[::-1]
     bars = ax.bar(k[shown], costs[shown], color=BAR, edgecolor="white", width=0.8)
     for bar, number in zip(bars, k[shown], strict=True):

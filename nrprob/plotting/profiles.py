@@ -1,7 +1,8 @@
-"""Heat maps of features by group on one colour scale.
+"""Heat maps of the mean features of the groups of labelings, on a common colour scale.
 
-A *side* is one labeling: its title, the means (groups, features) of its groups, which are their
-profiles, and the names of the groups. ``top`` is the end of the colour scale.
+A `Side` is a labeling to plot: the title, the means (groups, features) of the features in every
+group, and the names of the groups. The means are called profiles. ``top`` is the end of the colour
+scale, which is symmetric around 0.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ _LINE_HEIGHT = 0.26  # height of a feature in inches
 
 
 def common_scale(sides: Sequence[Side]) -> float:
-    """End of the common colour scale: the largest absolute value of all heat maps."""
+    """End of the common colour scale of several labelings: their largest absolute mean."""
     return max(*(float(np.abs(profiles).max()) for _, profiles, _ in sides), 1e-9)
 
 
 def profiles_of(sides: Sequence[Side], features: Sequence[str]) -> list[Part]:
-    """Figure parts with heat maps of features by group, and the colour bar."""
+    """Make one figure part per labeling, with a heat map of the features, and the colour bar.
+
+    ``features`` are the names of the features.
+    """
     top = common_scale(sides)
     grids = [
         label_grid(
@@ -49,7 +53,11 @@ def profiles_of(sides: Sequence[Side], features: Sequence[str]) -> list[Part]:
 
 
 def _profile_part(grid: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
-    """Figure part with a heat map, one row per feature and one column per group."""
+    """Make a figure part with a heat map, one row per feature and one column per group.
+
+    ``grid`` has the size of the cells, ``profiles`` (groups, features) the values, and ``head`` is
+    the title.
+    """
     above, (across, down) = text_extent(head, 11)[1] + 0.08, grid.body_size
     width = max(grid.left + across, text_extent(head, 11)[0])
 
@@ -62,7 +70,10 @@ def _profile_part(grid: Grid, profiles: np.ndarray, head: str, top: float) -> Pa
 
 
 def draw_profile(ax: Axes, grid: Grid, profiles: np.ndarray, top: float) -> None:
-    """Draw a heat map, with numbers if they fit into its cells."""
+    """Draw a heat map of ``profiles`` (groups, features), with numbers if they fit into the cells.
+
+    ``grid`` has the size of the cells and the names, and ``top`` is the end of the colour scale.
+    """
     from matplotlib import colormaps
 
     ax.imshow(profiles.T, cmap=_SIGNED, vmin=-top, vmax=top, aspect="auto")
@@ -75,7 +86,10 @@ def draw_profile(ax: Axes, grid: Grid, profiles: np.ndarray, top: float) -> None
 
 
 def draw_bar(figure: Any, top: float, **position: Any) -> None:
-    """Draw the colour bar of the heat maps."""
+    """Draw the colour bar of the heat maps, from ``-top`` to ``top``.
+
+    ``position`` has the keyword arguments of `matplotlib.figure.Figure.colorbar` for the axes.
+    """
     from matplotlib.cm import ScalarMappable
 
     colours = ScalarMappable(cmap=_SIGNED)

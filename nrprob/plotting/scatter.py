@@ -232,14 +232,17 @@ def _check_labels_known(design: Design) -> None:
 
 
 def _fill_missing(X: Any) -> Any:
-    """Replace missing values by the mean of the column."""
+    """Replace missing values of ``X`` (n, m) by the means of their features."""
     if sparse.issparse(X) or not (missing := np.isnan(X)).any():
         return X
     return np.where(missing, observed_means(X, np.zeros(len(X), int)), X)
 
 
 def _fit_plane(X: Any, codes: np.ndarray, design: Design, random: Any) -> Plane:
-    """Discriminant plane of labelings, with jitter if there is a single direction."""
+    """Discriminant plane of labelings, with jitter if there is a single direction.
+
+    ``codes`` (n, n_labelings) are the clusters as integers, and ``design`` is the known structure.
+    """
     plane = discriminant_plane(X, codes, design.codes, random)
     if plane.kinds[1] == NOTHING:
         plane.places[:, 1] = random.uniform(-1, 1, size=len(codes))
@@ -247,7 +250,10 @@ def _fit_plane(X: Any, codes: np.ndarray, design: Design, random: Any) -> Plane:
 
 
 def _named_labelings(labelings: Any, n: int) -> dict[str, np.ndarray]:
-    """Return the clusterings of ``n`` samples, an argument of `plot_alternatives`, by name."""
+    """Return clusterings of ``n`` samples as arrays (n,), by name.
+
+    ``labelings`` is as in `plot_alternatives`.
+    """
     if isinstance(labelings, Mapping):
         columns = {str(name): as_array(labels, str(name)) for name, labels in labelings.items()}
     else:
@@ -267,7 +273,7 @@ def _named_labelings(labelings: Any, n: int) -> dict[str, np.ndarray]:
 
 
 def _sample_rows(n: int, n_points: int, random: Any) -> np.ndarray:
-    """Indices of the samples to draw, ascending: a random subset if there are too many."""
+    """Indices of the samples to draw, ascending: a random subset if ``n`` exceeds ``n_points``."""
     return np.arange(n) if n <= n_points else np.sort(random.choice(n, n_points, replace=False))
 
 
@@ -283,7 +289,11 @@ def _describe_sizes(codes: np.ndarray) -> str:
 
 
 def _describe_agreement(name: str, codes: Mapping[str, np.ndarray], design: Design) -> list[str]:
-    """Texts with the NMI of a labeling with known labelings and with the other labelings."""
+    """Describe the NMI of the labeling ``name`` with known labelings and all other labelings.
+
+    ``codes`` has the labelings by name. Returns a list with one text, which is empty if there is no
+    labeling to compare with.
+    """
     several = design.labelings.shape[1] > 1
     known = {
         f"known {j + 1}" if several else "known": column
@@ -303,7 +313,10 @@ def _describe_agreement(name: str, codes: Mapping[str, np.ndarray], design: Desi
 def _make_axes(
     axes: Any, names: Sequence[Sequence[str]], per_row: int, size: tuple[float, float]
 ) -> np.ndarray:
-    """Validate axes, or create axes of this size with room for the longest legend."""
+    """Validate axes, or create axes of this size in inches, with room for the longest legend.
+
+    ``names`` are the entries of the legends, and ``per_row`` is the number of axes in a row.
+    """
     if axes is not None:
         return as_axes(axes, len(names))
     legend_height = max(legend_rows(texts, size[0])[1] for texts in names)
@@ -318,7 +331,11 @@ def _draw_points(
     shown: np.ndarray,
     width: float,
 ) -> None:
-    """Plot the points of every group, large groups behind small ones, and the legend."""
+    """Plot the samples ``shown`` in a plane, large groups behind small ones, with a legend.
+
+    ``codes`` (n,) are the groups of all samples as positions in ``names``. ``width`` is the width
+    of the axes in inches.
+    """
     points, codes = plane.places[shown], codes[shown]
     sizes = np.bincount(codes, minlength=len(names))
     rank = np.argsort(np.argsort(-sizes, kind="stable"))
@@ -342,7 +359,7 @@ def _draw_points(
 
 
 def _axis_labels(kinds: tuple[str, str]) -> tuple[str, str]:
-    """Labels of both axes, from the types of the directions of a `Plane`."""
+    """Labels of the horizontal and vertical axis, from the types of the directions of a `Plane`."""
     if kinds[0] == kinds[1] != NOTHING:
         return f"{kinds[0]} 1", f"{kinds[0]} 2"
     first = "all rows are equal" if kinds[0] == NOTHING else kinds[0]

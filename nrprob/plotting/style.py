@@ -28,17 +28,17 @@ _BELOW = 0.5  # inches between axes and a legend, for ticks and label
 
 
 def nth_colour(number: int) -> str:
-    """Colour of the category with this number; colours repeat."""
+    """Colour of the category with this number; colours repeat after `COLOURS`."""
     return COLOURS[number % len(COLOURS)]
 
 
 def nth_marker(number: int) -> str:
-    """Marker of a category; categories of the same colour have different markers."""
+    """Marker of the category with this number; categories of one colour differ in markers."""
     return _MARKERS[_shifted_index(number)]
 
 
 def nth_hatch(number: int) -> str:
-    """Hatch of a category; categories of the same colour have different hatches."""
+    """Hatch of the category with this number; categories of one colour differ in hatches."""
     return _HATCHES[_shifted_index(number)]
 
 
@@ -57,7 +57,10 @@ def contrast_ratio(first: Any, second: Any) -> float:
 
 
 def text_colour(background: Any) -> str:
-    """Black or white, whichever has the larger contrast ratio to the background: at least 4.5."""
+    """Colour of text on a background: black or white, whichever has the larger contrast ratio.
+
+    The ratio is at least 4.5.
+    """
     return max(("black", "white"), key=lambda text: contrast_ratio(text, background))
 
 
@@ -75,7 +78,10 @@ def text_extent(text: str, size: float) -> tuple[float, float]:
 
 
 def shorten_text(text: Any, width: int = 28, lines: int = 2) -> str:
-    """Wrap a text into lines of at most ``width`` letters; omit the middle of long texts."""
+    """Wrap a text into lines of at most ``width`` letters; omit the middle of long texts.
+
+    A text is long if it does not fit into about ``lines`` lines.
+    """
     # Fonts cannot render surrogates, which represent bytes that could not be decoded.
     text = " ".join(str(text).encode(errors="replace").decode().split())
     most = width * lines - (lines - 1) * 4
@@ -110,7 +116,10 @@ def shorten_names(names: Sequence[Any], width: int = 28, lines: int = 2) -> list
 
 
 def legend_rows(texts: Sequence[str], width: float) -> tuple[int, float]:
-    """Number of columns and height in inches of a legend, for axes of ``width`` inches."""
+    """Number of columns and height in inches of a legend with the entries ``texts``.
+
+    ``width`` is the width of the axes in inches.
+    """
     longest = max(len(line) for text in texts for line in text.splitlines())
     columns = int(np.clip(width / (0.075 * longest + 0.4), 1, len(texts)))
     lines = max(text.count("\n") + 1 for text in texts)
@@ -164,14 +173,14 @@ def check_axes(ax: Any, name: str = "ax") -> None:
 
 
 def as_axes(axes: Any, n: int) -> np.ndarray:
-    """Validate axes, and convert them to an array (n,).
+    """Validate ``n`` axes, and convert them to an array (n,).
 
     Raises
     ------
     TypeError
         If an entry is not an Axes.
     ValueError
-        If there are not n axes, or the same Axes occurs twice.
+        If there are not ``n`` axes, or the same Axes occurs twice.
     """
     flat = np.array(axes, dtype=object).ravel()
     if flat.size != n:
@@ -193,7 +202,10 @@ def as_axes(axes: Any, n: int) -> np.ndarray:
 
 
 def make_panels(n: int, per_row: int, size: tuple[float, float]) -> np.ndarray:
-    """Create ``n`` axes in a new figure, ``per_row`` in a row, each of ``size`` inches."""
+    """Create ``n`` axes in a new figure, at most ``per_row`` in a row; return an array (n,).
+
+    ``size`` is the width and height of every panel in inches.
+    """
     import matplotlib.pyplot as plt
 
     columns = min(n, per_row)

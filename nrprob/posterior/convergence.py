@@ -183,7 +183,10 @@ def count_probabilities(trace: np.ndarray) -> pd.DataFrame:
 
 
 def _informative_pairs(draws: Draws, n_pairs: int, random: np.random.RandomState) -> np.ndarray:
-    """Pairs of samples, preferring those whose co-clustering varies most, shape (<= n_pairs, 2)."""
+    """Choose at most ``n_pairs`` random pairs of samples, an array (n_chosen, 2) of positions.
+
+    The probability of a pair is proportional to the variance of its co-clustering indicator.
+    """
     n = draws.n_samples
     rows = np.sort(random.permutation(n)[:_PAIR_SAMPLES])
     some = Draws(canonical(draws.codes[:, rows]), draws.weights, draws.batch)
@@ -220,7 +223,7 @@ def label_free(
     pairs: Any = 10,
     random_state: Any = None,
 ) -> dict[str, np.ndarray]:
-    """Traces of label-invariant quantities.
+    """Traces of label-invariant quantities of draws of partitions.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class Draws:
     weights : ndarray of shape (n_draws,)
         Weights of the draws, non-negative with sum 1.
     batch : tuple of int
-        The axes before the samples: (chain, draw) or (draw,).
+        Lengths of the axes before the samples: (chain, draw) or (draw,).
     """
 
     codes: np.ndarray
@@ -51,7 +51,7 @@ class Draws:
 
     @property
     def n_samples(self) -> int:
-        """Number of samples partitioned."""
+        """Number of samples of each partition."""
         return self.codes.shape[1]
 
     @cached_property
@@ -69,7 +69,10 @@ class Draws:
         return np.concatenate([[0], np.cumsum(self.n_clusters)])
 
     def ids(self, low: int = 0, high: int | None = None) -> np.ndarray:
-        """Index of each sample's cluster in the list of the clusters of draws low to high - 1."""
+        """Index of each sample's cluster in the list of the clusters of draws low to high - 1.
+
+        The result has the shape (high - low, n_samples).
+        """
         high = self.n_draws if high is None else high
         start = self.offsets[low:high] - self.offsets[low]
         return self.codes[low:high] + start[:, None]
@@ -80,7 +83,7 @@ class Draws:
         return np.concatenate([np.bincount(row) for row in self.codes])
 
     def blocks(self, n_entries: int) -> list[tuple[int, int]]:
-        """Ranges of draws that have at most `n_entries` labels each (at least one draw)."""
+        """Ranges (start, stop) of draws with at most `n_entries` labels, but at least one draw."""
         step = max(1, n_entries // self.n_samples)
         return [(a, min(a + step, self.n_draws)) for a in range(0, self.n_draws, step)]
 
@@ -122,7 +125,7 @@ class Draws:
         return Draws(self.codes[first[positive]], weights[positive], (int(positive.sum()),))
 
     def thinned(self, n_draws: int) -> Draws:
-        """At most `n_draws` partitions, evenly spaced in the cumulative weight."""
+        """Select at most `n_draws` partitions, evenly spaced in the cumulative weight."""
         if self.n_draws <= n_draws:
             return self
         steps = (np.arange(n_draws) + 0.5) / n_draws
@@ -166,7 +169,7 @@ def canonical(labels: np.ndarray) -> np.ndarray:
 
 
 def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
-    """Values with the axes (chain, draw, *events) or (draw, *events).
+    """Return values as an array with the axes (chain, draw, *events) or (draw, *events).
 
     In a DataArray, the names of the dimensions determine the axes. Other arrays are not changed.
 
@@ -193,7 +196,7 @@ def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
 
 
 def _labels_variable(draws: Any) -> Any:
-    """Labels in an InferenceData, DataTree or Dataset; all other input unchanged."""
+    """Return the labels in an InferenceData, DataTree or Dataset; return other input unchanged."""
     where, group = "draws", draws
     for name in ("posterior", "partition"):  # a group "partition" takes precedence
         if len(getattr(getattr(draws, name, None), "data_vars", ())):
@@ -242,7 +245,7 @@ def read_draws(draws: Any) -> np.ndarray:
 
 
 def as_draws(draws: Any, weights: Any = None) -> Draws:
-    """Check draws of labels and their weights.
+    """Check draws of labels and their weights, and convert them to `Draws`.
 
     Parameters
     ----------
@@ -308,7 +311,7 @@ def as_labels(labels: Any, n_samples: int, what: str) -> np.ndarray:
 
 
 def as_pairs(pairs: Any, n_samples: int) -> np.ndarray:
-    """Check pairs of positions of samples, shape (n_pairs, 2)."""
+    """Check positions of pairs of samples, and return them as an array (n_pairs, 2)."""
     array = as_array(pairs, "pairs")
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
         raise ValueError(
@@ -319,7 +322,10 @@ def as_pairs(pairs: Any, n_samples: int) -> np.ndarray:
 
 
 def check_positions(array: np.ndarray, n_samples: int, what: str) -> np.ndarray:
-    """Raise unless an array has positions of `n_samples` samples."""
+    """Return an array; raise ValueError unless its entries are positions of `n_samples` samples.
+
+    ``what`` is the name of the array in the message.
+    """
     if array.size and not (array.min() >= 0 and array.max() < n_samples):
         raise ValueError(
             f"{what} must be positions of samples; got {array.min()} to {array.max()} for "

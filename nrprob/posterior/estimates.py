@@ -44,7 +44,10 @@ def _dendrogram_cuts(together: np.ndarray, levels: np.ndarray) -> list[np.ndarra
 
 
 def _initial_partitions(draws: Draws, together: np.ndarray | None, max_clusters: int) -> np.ndarray:
-    """Distinct candidate starts, shape (n_candidates, n_samples)."""
+    """Distinct partitions (n_candidates, n_samples) that are candidate starts of the search.
+
+    Candidates are one cluster, some of the draws, and cuts of dendrograms if ``together`` is given.
+    """
     n = draws.n_samples
     most = min(max_clusters, n, max(_CANDIDATES // 2, int(1.5 * draws.n_clusters.max()) + 2))
     levels = np.unique(np.linspace(1, most, min(most, _CANDIDATES)).astype(int))
@@ -70,8 +73,9 @@ def _set_apart(
 ) -> np.ndarray:
     """Make samples singletons while the pair loss falls, then merge singletons with each other.
 
-    Co-clustering probabilities are computed only for pairs of these samples, since a matrix of all
-    pairs would not fit into memory.
+    The function begins with the partition ``codes`` (n_samples,), and returns the new partition.
+    Co-clustering probabilities are computed only for pairs of singletons, since a matrix of all
+    pairs of samples would not fit into memory.
     """
     z, alone = np.array(codes, dtype=np.int64), []
     for c in range(int(z.max()) + 1):

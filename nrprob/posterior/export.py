@@ -71,7 +71,10 @@ def _one_axis(values: Any, name: str, kind: type = object) -> list[Any]:
 def _dataset(
     group: str, values: Mapping[str, Any], coords: Mapping[str, Any], dims: Mapping[str, Any]
 ) -> Any:
-    """Dataset of a group; a DataArray keeps its coordinates and the names of its dimensions."""
+    """Make the dataset of an ArviZ group, with ``values``, ``coords`` and ``dims`` by name.
+
+    A DataArray keeps its coordinates and the names of its dimensions.
+    """
     import xarray
 
     batch = ["chain", "draw"] if group in _SAMPLED else []
@@ -102,7 +105,7 @@ def _dataset(
 
 
 def _container(groups: Mapping[str, Any]) -> Any:
-    """Datasets in the container type of the installed ArviZ."""
+    """Put the datasets of all groups into the container type of the installed ArviZ."""
     import xarray
 
     arviz = import_arviz()

@@ -1,4 +1,4 @@
-r"""Losses between partitions that are sums over the cells of a contingency table.
+r"""Losses between two partitions, as sums over the cells of their contingency table.
 
 The contingency table of an estimate and a draw has the counts m. Clusters of the estimate have the
 sizes n, and clusters of the draw have the sizes N. With a convex function F, both losses are, up to
@@ -27,7 +27,7 @@ __all__ = ["Loss", "as_loss", "distances", "expected_loss"]
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """Loss between partitions of `n_samples` samples; F, a and b are those of the module.
+    """Loss between partitions of `n_samples` samples; the module docstring defines F, a and b.
 
     Attributes
     ----------
@@ -65,7 +65,10 @@ def as_loss(loss: str, split_cost: float, n_samples: int) -> Loss:
 
 
 def distances(codes: np.ndarray, draws: Draws, loss: Loss) -> np.ndarray:
-    """Losses (n_draws,) of one partition and every draw, from clusters 0 .. k-1 (n_samples,)."""
+    """Losses (n_draws,) between one partition and every draw.
+
+    ``codes`` (n_samples,) are the clusters 0 .. k-1 of the partition.
+    """
     size_term = loss.cell[np.bincount(codes)].sum()
     result = np.empty(draws.n_draws)
     for a, b, first, counts in draws.crossed(codes):

@@ -18,8 +18,9 @@ other one. The *prominence* of the component that dies is its height minus the l
 elder rule of persistent homology (ToMATo of Chazal et al., 2013), on a graph of components.
 
 At a threshold r on the ratio of densities, components whose prominence is at least
-:math:`-\log r` stay clusters. Every other component joins the first component on its path of
-deaths that stays. So partitions for falling r are nested. All quantities but the heights are
+:math:`-\log r` stay clusters. Every other component dies into a component, which may die into
+another one, and so on; it joins the first of these components that stays. So partitions for falling
+r are nested. All quantities but the heights are
 invariant under affine maps of the samples; all heights change by the same constant.
 """
 
@@ -56,7 +57,7 @@ _ROUNDING = 1e-9
 
 
 class Components(NamedTuple):
-    """Components of all draws, listed one draw after the other.
+    """Components of all draws, listed one draw after the other; n_listed is their number.
 
     Attributes
     ----------
@@ -72,17 +73,17 @@ class Components(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MergeTrees:
-    """Merge trees of the components of every draw.
+    """Merge trees of the components of every draw; the module docstring defines them.
 
     Attributes
     ----------
     draws : Draws
-        Draws of components.
+        Partitions of the samples into components.
     parent : ndarray of shape (n_listed,)
-        Position, in the list of all components, of the component that each one dies into; its own
-        position if it never dies.
+        For each component in the list of the components of all draws: position in this list of the
+        component into which it dies, or of the component itself if it never dies.
     prominence : ndarray of shape (n_listed,)
-        Prominence in nats; infinite for components that never die.
+        Prominence of each component in nats; infinite for components that never die.
     rule : {"dip", "exchange"}
         Quantity whose negative logarithm is the prominence: a ratio of densities, or an exchange
         probability.
@@ -103,7 +104,10 @@ class MergeTrees:
         return np.repeat(np.arange(self.draws.n_draws), self.draws.n_clusters)
 
     def surviving_positions(self, threshold: float) -> np.ndarray:
-        """Position (n_listed,) of the component that each one joins; its own if it stays."""
+        """For each component, the position of the component that it joins at a ``threshold``.
+
+        The result has the shape (n_listed,). A component that stays has its own position.
+        """
         nats = max(-np.log(threshold), _ROUNDING)
         position = np.where(self.prominence >= nats, np.arange(len(self.parent)), self.parent)
         while not np.array_equal(shorter := position[position], position):
@@ -111,7 +115,7 @@ class MergeTrees:
         return position
 
     def cut(self, threshold: float) -> Draws:
-        """Draws of clusters: components with a prominence below -log(threshold) are merged."""
+        """Merge components with a prominence below -log(threshold); return draws of clusters."""
         draws = self.draws
         merged = self.surviving_positions(threshold) - np.repeat(
             draws.offsets[:-1], draws.n_clusters
@@ -123,7 +127,7 @@ class MergeTrees:
         return dataclasses.replace(draws, codes=codes)
 
     def count_clusters(self, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Number of clusters of every draw, by size.
+        """Count the clusters of every draw at a ``threshold``: all but small ones, and small ones.
 
         Returns
         -------
@@ -168,6 +172,7 @@ def density_dips(shift: np.ndarray, ratio: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray of shape (P,)
+        Dips of the pairs.
     """
     # 1. Positions t. If all ratios are equal, the points on the ridgeline have equal distances. If
     # the two densities are exchanged, the points stay the same.
@@ -252,7 +257,7 @@ def _dips_of_pairs(
 
 
 def _in_blocks(shift: np.ndarray, ratio: np.ndarray) -> np.ndarray:
-    """`density_dips` in blocks of bounded memory."""
+    """Compute `density_dips` of pairs in blocks, to bound the memory."""
     step = max(1, _ENTRIES // (len(_POSITIONS) * shift.shape[1]))
     starts = range(0, len(shift), step)
     parts = [density_dips(shift[i : i + step], ratio[i : i + step]) for i in starts]
@@ -360,10 +365,11 @@ def trees_by_exchange(
 ) -> MergeTrees:
     """Merge trees by exchange probabilities, the largest first.
 
-    The exchange probability of two groups a and b is the larger one of two means: the mean, over
-    the samples of a, of their summed probabilities of the components of b; and the same with a and
-    b exchanged. The smaller group dies into the larger one. The prominence is minus the logarithm
-    of the smallest exchange probability of the merges of the draw so far.
+    For two groups a and b of components, p(a, b) is the total probability of the components of b,
+    averaged over the samples of a. The exchange probability of a and b is the larger one of
+    p(a, b) and p(b, a). When two groups merge, the smaller one dies into the larger one. The
+    prominence is then minus the logarithm of the smallest exchange probability of the merges of the
+    draw so far.
 
     Parameters
     ----------
@@ -389,7 +395,11 @@ def trees_by_exchange(
 def _merge_by_exchange(
     sums: np.ndarray, sizes: np.ndarray, classes: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Parents and prominences (S, k); changes ``sums`` (S, k, k) and ``sizes`` (S, k)."""
+    """Merge the k components of each of S draws; return parents and prominences (S, k).
+
+    The arguments are as in `trees_by_exchange`: ``sums`` (S, k, k), and the numbers of samples
+    ``sizes`` (S, k), which are overwritten, and ``classes`` (S, k) of the components.
+    """
     n_draws, k = sizes.shape
     parent = np.tile(np.arange(k), (n_draws, 1))
     prominence, nats = np.full((n_draws, k), np.inf), np.zeros(n_draws)
@@ -419,14 +429,17 @@ def _merge_by_exchange(
 
 
 def _joinable(classes: np.ndarray) -> np.ndarray:
-    """Whether two groups may join (S, k, k): not if both have classes (S, k), which differ."""
+    """Whether each pair of k groups may join in each of S draws, (S, k, k).
+
+    Two groups may not join if they have different ``classes`` (S, k); -1 means no class.
+    """
     first, second = classes[:, :, None], classes[:, None]
     differs = (first >= 0) & (second >= 0) & (first != second)
     return ~differs & ~np.eye(classes.shape[1], dtype=bool)
 
 
 def _mean_log_variance(covariances: np.ndarray) -> np.ndarray:
-    """Log determinants (n,) divided by d, of covariances (n, d, d) or variances (n, d)."""
+    """Log determinants of n covariances (n, d, d) or variances (n, d), divided by d; shape (n,)."""
     if covariances.ndim == 2:
         return np.log(covariances).mean(1)
     return np.linalg.slogdet(covariances)[1] / covariances.shape[1]

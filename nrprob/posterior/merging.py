@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterPath", "Clusters", "cluster_path", "clusters"]
 
-DIP, EXCHANGE = 0.5, 0.1  # default thresholds of both rules
-LEAST_DIP = 0.001  # dips far below 1 in 1,000 are bounded, not computed
+DIP, EXCHANGE = 0.5, 0.1  # default thresholds of the rules "dip" and "exchange"
+LEAST_DIP = 0.001  # smallest threshold; much deeper dips are only bounded, not computed
 _PLATEAU = 0.8
 """Minimum probability of one number of clusters on a plateau."""
 _TICKS = (1, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.005, 0.001)
@@ -100,7 +100,7 @@ class Clusters:
 
 
 def _as_trees(draws: Any, X: Any, covariance: str) -> MergeTrees:
-    """Merge trees of a fit, or of draws and samples."""
+    """Merge trees of the components of a fit, or of draws of labels and the samples ``X``."""
     check_choice("covariance", covariance, ("full", "diag", "tied"))
     make_trees = getattr(draws, "merge_trees", None)
     if callable(make_trees) and not isinstance(draws, type):
@@ -119,7 +119,11 @@ def _as_trees(draws: Any, X: Any, covariance: str) -> MergeTrees:
 
 
 def check_threshold(dip: Any, rule: str) -> float:
-    """Threshold of a rule; raises if ``dip`` is invalid, or set for counts or binary features."""
+    """Return the threshold at which ``rule``, "dip" or "exchange", merges components.
+
+    Raises ValueError if ``dip`` is out of its range. With "exchange", the rule of counts and binary
+    features, ``dip`` must have its default value.
+    """
     if not LEAST_DIP <= as_number(dip, "dip") <= 1:
         raise ValueError(
             f"dip must be at least {LEAST_DIP} and at most 1; got {short_repr(dip)}; use 0.5 for "
@@ -268,7 +272,10 @@ _RATIOS = ratio_at_distance(_DISTANCES)
 
 
 def distance_at_ratio(ratio: np.ndarray) -> np.ndarray:
-    """Inverse of `ratio_at_distance`, for ratios of at most 1."""
+    """Distance of two equal Gaussian clusters, from the ``ratio`` of densities, at most 1.
+
+    This is the inverse of `ratio_at_distance`.
+    """
     with np.errstate(divide="ignore"):
         return np.interp(-np.log(ratio), -np.log(_RATIOS), _DISTANCES)
 
@@ -400,7 +407,7 @@ class ClusterPath:
 
 
 def _middle_of_longest(marked: np.ndarray) -> int | None:
-    """Middle index of the longest run of true values; None without any."""
+    """Middle index of the longest run of true values in ``marked``; None if all are false."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], marked.astype(int), [0]])))
     starts, stops = edges[::2], edges[1::2]
     if not starts.size:
@@ -415,8 +422,7 @@ def cluster_path(
     """Posterior distribution of the number of clusters for all values of the dip.
 
     A number of clusters that has a high probability over a long interval does not depend on the
-    choice of the dip. Merge trees are computed once, so that the path costs little more than
-    `clusters`.
+    choice of the dip. Merge trees are computed once, so the path costs little more than `clusters`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Plots of draws of partitions."""
+"""Plot co-clustering probabilities, and the posterior of the number of clusters."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _LINES = 24
 
 
 def _order(together: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Order of the samples, and order of the clusters.
+    """Order of the samples, and order of the clusters, in a heat map.
 
-    Similar clusters are adjacent. Within a cluster, the most certain members come first.
+    ``together`` (n, n) are co-clustering probabilities, and ``codes`` (n,) clusters. Similar
+    clusters are adjacent. Within a cluster, the most certain members come first.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform

@@ -1,7 +1,7 @@
 r"""Greedy search for the partition of least expected loss.
 
-For a loss of the form in `losses`, the expected loss of a partition is, up to a factor and a
-constant, the cost
+For a loss of the form in `nrprob.posterior.losses`, the expected loss of a partition is, up to a
+factor and a constant, the cost
 
 .. math:: b \sum_c F(n_c) - 2 \sum_s w_s \sum_{c,k} F(m^s_{ck}),
 
@@ -37,7 +37,10 @@ _BLOCK = 2**22
 
 
 class Search(abc.ABC):
-    """A partition, and moves that lower its expected loss.
+    """Local search: a partition, and moves that lower its expected loss.
+
+    Subclasses keep tables from which they compute the scores of samples. The module docstring
+    defines the cost of a partition and the scores.
 
     Parameters
     ----------
@@ -68,15 +71,15 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def _widen_tables(self, extra: int) -> None:
-        """Extend the tables to more clusters."""
+        """Extend the tables by ``extra`` empty clusters."""
 
     @abc.abstractmethod
     def _sample_scores(self, i: int) -> np.ndarray:
-        """Scores of sample i in each cluster; its cluster is evaluated without the sample."""
+        """Scores of sample i in each cluster; the cluster of sample i is evaluated without it."""
 
     @abc.abstractmethod
     def _sample_gains(self) -> np.ndarray:
-        """Decrease of the cost by the best move of each sample if all other samples stay."""
+        """Decrease (n,) of the cost by the best move of each sample if all other samples stay."""
 
     @abc.abstractmethod
     def _shift_sample(self, i: int, c: int, step: int) -> None:
@@ -84,7 +87,10 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def _join_changes(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of positions in `live`, and the changes of the cost if these clusters join."""
+        """Candidate pairs of clusters to join, and the change of the cost for each pair.
+
+        `live` are the clusters that have samples; pairs (n_pairs, 2) are positions in `live`.
+        """
 
     @abc.abstractmethod
     def _join_clusters(self, a: int, b: int) -> None:
@@ -96,10 +102,10 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def _restore_tables(self, c: int, saved: Any) -> None:
-        """Undo `_empty_cluster`."""
+        """Undo `_empty_cluster` of cluster c; ``saved`` is the second result of that call."""
 
     def start(self, codes: np.ndarray) -> None:
-        """Start at a partition: clusters from 0, or -1 for unassigned samples."""
+        """Start at the partition ``codes`` (n,): clusters from 0, or -1 for unassigned samples."""
         self.z = np.array(codes, dtype=np.intp)
         k = int(self.z.max()) + 1
         width = min(max(8, k + 4), self.n + 1)
@@ -177,9 +183,9 @@ class Search(abc.ABC):
             self._close_cluster()
 
     def dissolve(self) -> bool:
-        """Empty each cluster and reassign its samples if this lowers the cost.
+        """Empty one cluster after another and reassign its samples, if this lowers the cost.
 
-        Returns whether the cost has fallen.
+        Returns whether the cost has fallen for any cluster.
         """
         changed = False
         for c in self.random.permutation(np.flatnonzero(self.size)):
@@ -214,8 +220,8 @@ class CellSearch(Search):
     Parameters
     ----------
     draws : Draws
-        Draws. The search takes about 12 bytes for every entry of the contingency tables, and 20
-        bytes for every label.
+        Draws of partitions. The search takes about 12 bytes for every entry of the contingency
+        tables, and 20 bytes for every label.
     loss : Loss
         The loss.
     max_clusters, random

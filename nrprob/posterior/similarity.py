@@ -32,7 +32,11 @@ def _sparse_is_faster(draws: Draws) -> bool:
 def _sparse_products(
     draws: Draws, weights: np.ndarray, kind: Any, rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """Weighted sums over the draws of 1[z_i = z_j], for all samples i, or for i in ``rows``."""
+    """Total weights of the draws in which samples i and j share a cluster.
+
+    The result has the shape (n_samples, n_samples), or (n_rows, n_samples) if only the samples i in
+    ``rows`` are requested. ``weights`` (n_draws,) are the weights, and ``kind`` is the dtype.
+    """
     n = draws.n_samples
     total = np.zeros((n if rows is None else len(rows), n), dtype=kind)
 
@@ -58,7 +62,10 @@ def _check_size(n_rows: int, n: int) -> None:
 
 
 def similarity(draws: Draws, equal: bool) -> np.ndarray:
-    """Co-clustering probabilities of validated draws; `equal` means equal weights."""
+    """Co-clustering probabilities (n_samples, n_samples) of all pairs of samples.
+
+    `equal` is whether the draws have equal weights.
+    """
     n = draws.n_samples
     _check_size(n, n)
     # Counts are exact in float32 up to 2**24 draws; weighted sums need float64.

@@ -74,8 +74,9 @@ class StableClusters:
 def _recovery_rates(draws: Draws, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Largest Jaccard indices of clusters of the draws and the k clusters of a partition.
 
-    The first result (n_draws, k) has the maximum over the clusters of each draw. The second result
-    (n_listed,) has the maximum over the clusters of the partition, for each cluster of the draws.
+    ``codes`` (n_samples,) are the clusters of the partition. The first result (n_draws, k) has the
+    maximum over the clusters of each draw. The second result has the maximum over the clusters of
+    the partition, for each cluster in the list of the clusters of all draws.
     """
     sizes = np.bincount(codes)
     best = np.empty((draws.n_draws, len(sizes)))
@@ -90,10 +91,12 @@ def _recovery_rates(draws: Draws, codes: np.ndarray) -> tuple[np.ndarray, np.nda
 def _recurring_cores(
     draws: Draws, apart: np.ndarray, likeness: float, least: float
 ) -> list[np.ndarray]:
-    """Cores of recurring clusters among the clusters of the draws that are marked in ``apart``.
+    """Find the cores of recurring clusters; `stable_clusters` defines them.
 
-    Clusters are compared in as many evenly spaced draws as _GROUPED and _ROWS allow. ``least`` is
-    the minimum probability of a recurring cluster.
+    The mask ``apart`` selects clusters from the list of the clusters of all draws. ``likeness`` is
+    the minimum Jaccard index of a cluster with the core of its group, and ``least`` the minimum
+    probability of a recurring cluster. Clusters are compared in as many evenly spaced draws as
+    _GROUPED and _ROWS allow. A core is an array of positions of samples.
     """
     live = np.flatnonzero(draws.weights)
     rows = int(draws.sizes[apart].sum())
@@ -143,8 +146,10 @@ def _follow_core(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the cluster that is most similar to a core in every draw.
 
-    Returns the draws in which the similarity is at least ``likeness``, the size of the cluster in
-    these draws, and for each sample the weight of the draws in which it belongs to the cluster.
+    ``core`` has positions of samples, and ``apart`` selects clusters as in `_recurring_cores`.
+    Returns the mask (n_draws,) of draws in which the Jaccard index is at least ``likeness``, and
+    the size (n_draws,) of the cluster in these draws. The third result (n_samples,) has the total
+    weight of the draws in which each sample belongs to the cluster.
     """
     present = np.zeros(draws.n_draws, dtype=bool)
     size = np.zeros(draws.n_draws)
@@ -162,7 +167,7 @@ def _follow_core(
 
 
 def _weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
-    """Weighted quantile of level `level`, column by column."""
+    """Weighted quantile of level `level` of each column of ``values``, with one weight per row."""
     order = np.argsort(values, axis=0, kind="stable")
     mass = np.cumsum(weights[order], axis=0)
     place = (mass < level - _SLACK).sum(axis=0)

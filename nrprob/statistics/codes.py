@@ -52,8 +52,8 @@ MAX_TABLE_STEPS = 200_000_000  # largest number of operations for an exact table
 class CellCode(Protocol):
     """Description length of the samples of a cell.
 
-    ``sends`` lists what the code describes: "data" for the features or classes of the samples,
-    given their cells; "labels" for the cells of the samples; and "parameters" if the unknown
+    ``sends`` lists what the code describes. "data" are the features or classes of the samples,
+    given their cells, and "labels" are the cells of the samples. "parameters" states that unknown
     parameters are integrated out or coded, so that the length does not depend on them.
     """
 
@@ -92,23 +92,26 @@ class _CodeByDifference:
 
 
 def _table_difference(table: Table, count: jax.Array) -> jax.Array:
-    """Return ``table[count + 1] - table[count]`` for the counts of cells.
+    """Return ``table[count + 1] - table[count]`` for counts (...) of cells.
 
-    There are far fewer cells than samples, so this takes fewer look-ups than differences for every
-    sample.
+    Differences per cell take fewer look-ups than differences per sample, since there are far fewer
+    cells than samples.
     """
     return _look_up(table, count + 1) - _look_up(table, count)
 
 
 @node
 class CodeTerm(TracedTerm):
-    """`Term` whose cell cost is a code."""
+    """`Term` of an objective whose cell cost is a `CellCode`."""
 
     cost: CellCode  # type: ignore[assignment]
 
 
 def code_term(code: CellCode, *, weight: float = 1.0, by_group: bool = False) -> CodeTerm:
-    """Make the term of a code, with one cell per cluster or per pair of group and cluster."""
+    """Make the term of a code.
+
+    A cell is a cluster or, with ``by_group``, a pair of known group and cluster.
+    """
     return CodeTerm(np.float64(weight), np.float64(0), None, code, by_group)
 
 
@@ -119,7 +122,7 @@ def _look_up(table: Table, count: jax.Array) -> jax.Array:
 
 
 def _log_product(x: jax.Array) -> jax.Array:
-    """Sum of logarithms over the first axis.
+    """Sum of the logarithms of ``x`` over its first axis.
 
     One logarithm per product of eight factors is faster than eight logarithms.
     """
@@ -167,7 +170,7 @@ class CountCode(_CodeByDifference):
         )
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
+        """Cost increase (K, b) if one of b samples ``row`` (p, b) joins one of K cells."""
         if not self.single:
             return super().join_costs(prepared, row)
         return sum_of_products(prepared, row[self.first : self.stop])
@@ -175,7 +178,11 @@ class CountCode(_CodeByDifference):
 
 @node
 class BinaryCode(_CodeByDifference):
-    """Code of binary features: for every feature, a `CountCode` of the two symbols 0 and 1."""
+    """Code of binary features: for every feature, a `CountCode` of the two symbols 0 and 1.
+
+    ``count_nats``, ``total_nats``, ``first`` and ``stop`` are attributes as of `CountCode`. The
+    statistics are the sums of the features, that is, the numbers of ones.
+    """
 
     sends: ClassVar[frozenset[str]] = _DATA
     count_nats: Table
@@ -197,14 +204,14 @@ class BinaryCode(_CodeByDifference):
         return _table_difference(self.count_nats, ones) - zero, rest
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
+        """Cost increase (K, b) if one of b samples ``row`` (p, b) joins one of K cells."""
         one_minus_zero, rest = prepared
         return sum_of_products(one_minus_zero, row[self.first : self.stop]) + row[-1] * rest
 
 
 @node
 class LabelCode(_CodeByDifference):
-    """Code of the labels: ``count_nats[n]`` for a cell of n samples.
+    """Code of the cluster labels: the length is ``count_nats[n]`` for a cell of n samples.
 
     The code of k clusters has an additional part A(k), which `label_code` returns separately.
     """
@@ -221,7 +228,7 @@ class LabelCode(_CodeByDifference):
         return _table_difference(self.count_nats, cells[-1])
 
     def join_costs(self, prepared: jax.Array, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
+        """Cost increase (K, b) if one of b samples ``row`` (p, b) joins one of K cells."""
         return prepared * row[-1]
 
 
@@ -232,9 +239,9 @@ class NormalNML(_CodeByDifference):
     .. math:: \sum_d \left( \frac n2 \log 2 \pi s_d^2 + \frac{n v_d}{2 s_d^2} \right) + PC(n)
 
     Here n is the number of samples of the cell and v_d the variance of feature d in the cell. s_d
-    is the standard deviation of feature d clipped to [low, high]. PC is the parametric complexity
-    of all features, the table ``complexity``. Statistics are the features, followed by their
-    squares.
+    is the standard deviation of feature d, clipped to the interval from ``low`` to ``high``
+    (n_features,). PC is the parametric complexity of all features together; entry n of the table
+    ``complexity`` is PC(n). Statistics are the features, followed by their squares.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -273,7 +280,7 @@ class NormalNML(_CodeByDifference):
         return cells, n, 1 / n, _look_up(self.complexity, n) - self(cells.T)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
+        """Cost increase (K, b) if one of b samples ``row`` (p, b) joins one of K cells."""
         cells, n, inverse, rest = prepared
         m = self.n_features
         first, second = (cells[i : i + m] + row[i : i + m, None] for i in (0, m))
@@ -292,8 +299,8 @@ class NormalInverseGamma(_CodeByDifference):
         \sum x^2 - \frac{(\sum x)^2}{\kappa + n} \Big) \right)
 
     Here n is the number of samples of the cell, and sums are over these samples. T(n) contains all
-    parts that depend on n only; ``table`` has its sum over the features. Statistics are the
-    features, followed by their squares.
+    parts that depend on n only; entry n of ``table`` is the sum of T(n) over features. Statistics
+    are the features, followed by their squares.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -318,7 +325,7 @@ class NormalInverseGamma(_CodeByDifference):
         return cells, _look_up(self.table, cells[-1] + 1) - self(cells.T)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
+        """Cost increase (K, b) if one of b samples ``row`` (p, b) joins one of K cells."""
         cells, rest = prepared
         return self._fit_nats(cells + row[:, None]) + rest
 
@@ -335,8 +342,8 @@ class NormalInverseWishart:
         \sum x x' - \frac{(\sum x)(\sum x)'}{\kappa + n} \Big) \right|
 
     Here n is the number of samples of the cell, and sums are over these samples. T(n) contains all
-    parts that depend on n only; it is the ``table``. Statistics are the first moments, then the
-    upper triangle of the second moments, row by row of the matrix.
+    parts that depend on n only; entry n of ``table`` is T(n). Statistics are the first moments,
+    then the upper triangle of the second moments, row by row of the matrix.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -347,7 +354,7 @@ class NormalInverseWishart:
     n_features: int = field(metadata=_STATIC)
 
     def _scale_matrix(self, cell: jax.Array) -> jax.Array:
-        """Matrix (..., m, m) whose determinant is in the marginal likelihood."""
+        """Matrix (..., m, m) whose determinant is in the marginal likelihood of the cell."""
         m, n = self.n_features, cell[..., -1]
         first = cell[..., :m]
         outer = first[..., :, None] * first[..., None, :] / (self.kappa + n)[..., None, None]
@@ -370,7 +377,7 @@ class NormalInverseWishart:
         return constant, 0.5 * (self.nu + n + 1), factor, mean, jnp.moveaxis(white, 0, -1)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
+        """Cost increase (K, b) if one of b samples ``row`` (p, b) joins one of K cells."""
         constant, half, factor, mean, white = prepared
         return constant + half * jnp.log1p(
             factor * _mahalanobis_squares(white, row[: self.n_features], mean)
@@ -380,13 +387,16 @@ class NormalInverseWishart:
 def _mahalanobis_squares(white: jax.Array, row: jax.Array, mean: jax.Array) -> jax.Array:
     """Squared Mahalanobis distances (K, b) of samples ``row`` (m, b) from the means of K cells.
 
-    ``white`` are the whitening matrices of the cells, and ``mean`` (m, K, 1) the whitened means.
+    ``white`` (m, m, K, 1) are whitening matrices of the cells, and ``mean`` (m, K, 1) the whitened
+    means.
     """
     return sum_of_squares(jnp.einsum("ijk,jb->ikb", white[..., 0], row) - mean)
 
 
 def student_t_nats(square: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.Array:
-    """Minus the log posterior predictive density of a vector (m,), a Student t density.
+    """Minus the log posterior predictive density, a Student t density, of vectors (m,).
+
+    All parameters except ``m`` may be arrays; the result has the shape to which they broadcast.
 
     Parameters
     ----------
@@ -414,8 +424,9 @@ class NormalWishart:
     moments, followed by the upper triangle of the second moments if ``full``, else by the squares.
     ``power`` is the tempering exponent of the likelihood.
 
-    If ``weighted``, a vector of weight w has the covariance :math:`\Sigma / w`. Its moments are
-    multiplied by w, and are followed by w. The factor w^(m/2) of its density is left out.
+    If ``weighted``, a vector of weight w has the covariance :math:`\Sigma / w`. The moments of such
+    a vector are multiplied by w, and are followed by w. The factor w^(m/2) of the density is left
+    out.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -441,7 +452,7 @@ class NormalWishart:
     def scatter(self, cell: jax.Array) -> jax.Array:
         """Posterior scatter about the posterior mean, from statistics (..., p) of cells.
 
-        It is a matrix (..., m, m) if ``full``, else its diagonal (..., m).
+        The result is a matrix (..., m, m) if ``full``, else the diagonal (..., m) of the matrix.
         """
         m, cell = self.n_features, self.power * cell
         precision, first = self.kappa + self.total_weight(cell)[..., None], cell[..., :m]
@@ -489,7 +500,7 @@ class NormalWishart:
         return constant, freedom, precision, mean, jnp.moveaxis(white, 0, -1)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Cost increase (K, b) if one of b samples (p, b) joins one of K cells."""
+        """Cost increase (K, b) if one of b samples ``row`` (p, b) joins one of K cells."""
         constant, freedom, precision, mean, scatter = prepared
         added: Any = self.power
         if self.weighted:
@@ -508,7 +519,8 @@ class NormalWishart:
     def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
         """Cost increase (K, G, b) if one of b samples joins one of K cells with one of G weights.
 
-        ``row`` (p, b) are statistics of samples of weight 1, and ``weights`` (G,) replace it.
+        ``row`` (p, b) are the statistics of the samples for weight 1, and ``weights`` (G,) are the
+        weights that are compared.
         """
         constant, freedom, precision, mean, scatter = prepared
         row, added = row[: self.n_features], self.power * weights[:, None]
@@ -560,9 +572,10 @@ def count_tables(
 
 
 def _multinomial_complexities(k: int, n: np.ndarray) -> np.ndarray:
-    """Parametric complexities of sequences of ``k`` symbols, for an array ``n`` of their lengths.
+    """Parametric complexities of sequences of ``k`` different symbols.
 
-    They are computed in chunks to limit the memory.
+    ``n`` is the array of the lengths of the sequences. The complexities are computed in chunks, to
+    limit the memory.
     """
     size = max(int(4_000_000 // k), 1)
     return np.concatenate([multinomial_table(k, part)[-1] for part in _split_lengths(n, size)])
@@ -626,7 +639,7 @@ def normal_nml(n: int, low: np.ndarray, high: np.ndarray, mean_range: np.ndarray
 def normal_inverse_gamma(
     n: int, n_features: int, *, kappa: float, shape: float, scale: float
 ) -> NormalInverseGamma:
-    """Make the `NormalInverseGamma` code of up to ``n`` samples; features have the same prior."""
+    """Make the `NormalInverseGamma` code of up to ``n`` samples; all features have one prior."""
     count = np.arange(n + 1)
     table = (
         gammaln(shape)

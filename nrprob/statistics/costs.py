@@ -50,7 +50,7 @@ class SeparableCost:
     uses_mass: bool = True
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p)."""
+        """Costs (...) of cells with statistics (..., p)."""
         x, w = cell[..., :-1], cell[..., -1]
         if self.column is None:
             return self.rest(x.sum(-1), w)
@@ -77,7 +77,7 @@ mass_cost = SeparableCost(None, _negative_mass_xlogx)
 
 
 def bernoulli_cost(cell: jax.Array) -> jax.Array:
-    """Mass times the binary entropy of the mean, summed over features."""
+    """Mass of a cell times the binary entropy of the feature mean, summed over features."""
     x, w = cell[..., :-1], cell[..., -1:]
     rest = w - x
     # If a feature is nearly always 1 in a large cell, rounding errors of ``w`` and ``x`` lose the

@@ -17,8 +17,8 @@ _LEVEL, _LEAST_ASSOCIATION = 1e-4, 0.3  # of the chi-square test, and of Cramer'
 def warn_of_covariates(covariates: np.ndarray, names: Sequence[Any], labels: np.ndarray) -> None:
     """Warn of the covariate on which the clusters depend most, if they depend on it strongly.
 
-    The clusters are compared with intervals of the covariate that have equally many samples. They
-    depend on it strongly if independence is rejected and Cramer's V is above 0.3.
+    The clusters are compared with intervals of the covariate that have equally many samples. The
+    dependence is strong if independence is rejected and Cramer's V is above 0.3.
 
     Parameters
     ----------

@@ -37,11 +37,12 @@ class Plane:
 
 
 class _Residuals:
-    """Residuals: samples (n, p) minus the effects of their known groups, with mean 0.
+    """Residuals of samples: ``X`` (n, p) minus the effects of the known groups, with mean 0.
 
-    The effects (g, p) are fitted by least squares together with clusters (n, k) of all labelings,
-    so that they do not absorb clusters whose shares differ between groups. The residuals are never
-    computed as a whole, so that sparse samples stay sparse.
+    The effects (one row of p per group) are fitted by least squares together with effects of the
+    ``clusters`` (n, k): indicators of the clusters of all labelings. Group effects therefore do not
+    absorb differences between clusters if cluster shares differ between groups. The array of
+    residuals is never computed, so that sparse samples stay sparse.
     """
 
     def __init__(self, X: Any, groups: np.ndarray, clusters: np.ndarray):
@@ -74,11 +75,11 @@ def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random
 
     Residuals are samples minus the effects of their known groups, which are fitted together with
     the clusters. A discriminant is the direction along which the clusters explain the largest share
-    of the variance of the residuals, summed over labelings; it is uncorrelated with the previous
-    discriminants. If there are fewer than two discriminants, principal directions of the remaining
-    residuals replace the missing discriminants. With many features, discriminants are linear
-    combinations of up to 50 principal directions, found by subspace iteration, and the leading
-    directions of the differences between cluster means.
+    of the variance of the residuals, summed over labelings. A discriminant is uncorrelated with all
+    previous discriminants. If there are fewer than two discriminants, principal directions of the
+    remaining residuals replace the missing discriminants. With many features, discriminants are
+    linear combinations of up to 50 principal directions, found by subspace iteration, and of the
+    leading directions of the differences between cluster means.
 
     Parameters
     ----------
@@ -97,8 +98,8 @@ def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random
         basis = random.normal(size=(p, n_directions))
         for _ in range(_SUBSPACE_ITERATIONS):
             basis = np.linalg.qr(residuals.weighted_sums(residuals.project_onto(basis)))[0]
-        # Directions that separate clusters may have little variance: add those of the cluster
-        # means.
+        # Directions that separate clusters may have little variance: add the directions of the
+        # differences between cluster means.
         centres = np.concatenate([residuals.cluster_centres(codes) for codes in labelings.T])
         between = np.linalg.svd(centres, full_matrices=False)[2][:n_directions]
         basis = np.linalg.qr(np.column_stack([basis, between.T]))[0]

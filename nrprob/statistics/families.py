@@ -30,7 +30,7 @@ class FeatureMap:
     Attributes
     ----------
     features : name of the family
-    threshold : values above the threshold become 1, others 0; None for no binarisation
+    threshold : values above the threshold become 1, all other values 0; None for no binarisation
     centre : (m,) mean that is subtracted from Gaussian features; None for sparse features and other
         families
     scale : divisor of Gaussian features: the square root of their mean variance
@@ -42,7 +42,7 @@ class FeatureMap:
     scale: float = 1.0
 
     def __call__(self, x: Any) -> Any:
-        """Return the statistics (n, m) of raw features (n, m), as the same type of array.
+        """Return the statistics (n, m) of raw features ``x`` (n, m); sparse arrays stay sparse.
 
         Raises
         ------
@@ -112,7 +112,7 @@ def family_names() -> tuple[str, ...]:
 
 
 def get_family(name: str, needed: str = "") -> Family:
-    """Return the family with this name; ``needed`` names an attribute that it must have.
+    """Return the family ``name``; ``needed`` names an attribute that the family must have.
 
     Raises
     ------
@@ -131,7 +131,10 @@ def get_family(name: str, needed: str = "") -> Family:
 
 
 def missing_property_error(name: str, what: str, others: Any) -> ValueError:
-    """Return the error for a family without an attribute that a method needs."""
+    """Make the error for a family that lacks an attribute which a method needs.
+
+    ``name`` is the family, ``what`` the attribute, and ``others`` are families that have it.
+    """
     return ValueError(
         f"features={name!r} has no {what}, which this method needs; choose features= from "
         f"{', '.join(map(repr, others))}"
@@ -154,7 +157,7 @@ def fit_features(
 
 
 def sum_of_squares(rows: Rows) -> jax.Array:
-    """Sum of the squares of all features over all samples, weighted by their masses."""
+    """Sum of the squares of all features over all samples, weighted by the sample masses."""
     centre = jnp.zeros((rows.n_groups, rows.x.n_statistics), rows.mass.dtype)
     return rows.scatter(centre)[:-1].sum()
 
@@ -168,7 +171,7 @@ def half_squares(x: Any) -> np.ndarray:
 def feature_term(rows: Rows, name: str, *, by_group: bool) -> Term:
     """Make the term of the conditional entropy of the features, given the clusters.
 
-    With ``by_group``, it is the conditional entropy given the clusters and the known groups.
+    With ``by_group``, the entropy is conditioned on the clusters and the known groups.
     ``name`` is the family of the features.
     """
     family = get_family(name)

@@ -47,7 +47,7 @@ def standardise(x: Any, centre: np.ndarray | None, scale: float) -> Any:
 def fit_centre_and_scale(
     x: Any, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray | None, float]:
-    """Mean (m,) of samples (n, m), and the square root of the mean variance of the features.
+    """Return the mean (m,) of samples (n, m), and the root of the mean variance of the features.
 
     ``weights`` (n,) are weights of the samples. The mean of sparse samples is None.
     """
@@ -114,7 +114,7 @@ class StandardisedRows:
 
     @classmethod
     def from_rows(cls, X: np.ndarray) -> StandardisedRows:
-        """Centre and scale samples (n, m). The scale is 1 if all samples are equal."""
+        """Standardise samples ``X`` (n, m); the scale is 1 if all samples are equal."""
         x = X.astype(np.float64)
         centre = x.mean(0)
         x -= centre
@@ -144,9 +144,9 @@ def largest_magnitude(x: Any) -> float:
 
 
 def binary_exponent(scale: float) -> int:
-    """Exponent of the power of two near ``scale``; 0 if it is at most 60 in absolute value.
+    """Exponent of the power of two near ``scale``; 0 instead of exponents from -60 to 60.
 
-    Squares of such scales are in the range of float32.
+    Squares of scales with such exponents are in the range of float32.
     """
     exponent = math.frexp(scale)[1]
     return exponent if abs(exponent) > 60 else 0
@@ -204,9 +204,10 @@ def to_proportions(x: Any) -> Any:
 
 
 def raise_where(x: Any, wrong: Any, what: str, advice: str) -> None:
-    """Raise ValueError for the first value at which ``wrong``, a function of arrays, is True.
+    """Raise ValueError if a value is wrong; ``wrong`` maps an array to the mask of wrong values.
 
-    The message states the requirement ``what``, the value, its position and the ``advice``.
+    The message states the requirement ``what``, the first wrong value, its position and the
+    ``advice``.
     """
     bad = wrong(values_of(x))
     if not bad.any():

@@ -10,9 +10,9 @@ The cost is :math:`\frac N2 \log |W/N|` up to constants, with W/N restricted to 
 covariances. The products of many samples take far more memory than the samples: `MomentRows`
 computes them block by block.
 
-The types of covariances are "full", "diag" and "spherical", with separate covariances of all cells;
-"VEE", with the same shape and orientation for all cells and a volume per cell; and "fixed", a given
-covariance of all cells, by which the samples are whitened.
+With the covariance types "full", "diag" and "spherical", every cell has a separate covariance. With
+"VEE", all cells have one shape and orientation, and every cell has a separate volume. With "fixed",
+all cells have a given covariance, by which the samples are whitened.
 
 Shapes: m features, p statistics of a sample, K cells, b samples; ``columns`` columns of the array
 that stores the samples: features, then statistics that other costs read.
@@ -47,7 +47,7 @@ _MAX_ROUNDS = 100  # largest number of iterations of `common_shape`
 
 
 def moment_positions(m: int) -> np.ndarray:
-    """Matrix (m, m) with the position of the product of features i and j among second moments."""
+    """Positions (m, m) of the products of features i and j among the second moments."""
     position = np.zeros((m, m), int)
     upper = np.triu_indices(m)
     position[upper] = np.arange(len(upper[0]))
@@ -74,7 +74,7 @@ def second_moments(x: Any, covariance: str) -> Any:
 
 
 def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """Log densities (n, k) of n samples under k Gaussians, without -m/2 log(2 pi), in NumPy.
+    """Log densities (n, k) of n samples under k Gaussians, without the constant -m/2 log(2 pi).
 
     ``x`` (n, m) are the samples and ``means`` (k, m) the means. ``roots`` are Cholesky factors
     (k, m, m) of the covariances, or standard deviations (k, m).
@@ -92,10 +92,11 @@ def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarr
 
 @node
 class MomentRows:
-    """Samples in blocks, whose statistics are computed block by block when they are summed.
+    """Samples in blocks; their statistics are computed block by block when they are summed.
 
     ``x`` (blocks, samples, columns) are the samples. The first ``n_features`` columns are features;
-    the other columns are statistics themselves.
+    the other columns are statistics themselves. ``covariance`` is a covariance type, which
+    determines the statistics; see `second_moments`.
     """
 
     x: jax.Array
@@ -289,9 +290,9 @@ class TrackedCells(NamedTuple):
     ----------
     mass : (K,) masses
     mean : (K, m) means
-    spread : (K, m, m) inverse scatters for "full", (K, m) diagonals of the scatters for "diag",
-        (K,) traces of the scatters otherwise; except for "fixed", the ridge is added to the
-        scatters
+    spread : (K, m, m) inverse scatters for "full"; (K, m) diagonals of the scatters for "diag";
+        (K,) traces of the scatters for "spherical" and "fixed". The ridge is added to the scatters,
+        except for "fixed"
     log_det : (K,) log determinants of the scatters with ridge; not used for "fixed"
     """
 
@@ -343,14 +344,18 @@ class CrossEntropyCost:
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost (...) of cells with statistics (..., p).
 
-        It is 0 for empty cells, and NaN if scatter plus ridge is numerically singular.
+        The cost is 0 for empty cells, and NaN if scatter plus ridge is numerically singular.
         """
         w, _, scatter = centre_cells(cell, self.n_features, self.covariance)
         full = w > _EMPTY
         return jnp.where(full, self._cost_of_log_det(w, self._log_det(w, scatter, full)), 0)
 
     def _log_det(self, w: jax.Array, scatter: jax.Array, full: jax.Array) -> jax.Array:
-        """Log determinants of scatters with ridge; for a fixed covariance, traces of scatters."""
+        """Log determinants (...) of scatters plus ridge; for a fixed covariance, traces (...).
+
+        ``w`` (...) are the masses of the cells, and ``full`` (...) is False for empty cells. The
+        result is NaN for degenerate cells.
+        """
         if self.covariance == "full":
             spread = self._add_ridge(scatter, full)
             _, log_det, pivots = inverse_and_log_det(spread)
@@ -370,16 +375,16 @@ class CrossEntropyCost:
         return scatter
 
     def _add_ridge(self, scatter: jax.Array, full: jax.Array) -> jax.Array:
-        """Add the ridge to scatters (..., m, m); empty cells get the identity."""
+        """Add the ridge to scatters (..., m, m); add the identity where ``full`` (...) is False."""
         ridge = jnp.where(full[..., None], self.ridge, 1)
         return scatter + ridge[..., None] * jnp.eye(self.n_features, dtype=scatter.dtype)
 
     def _ridge_trace(self) -> jax.Array:
-        """Trace of R without padding columns."""
+        """Trace of the ridge R over the columns that are not padding."""
         return self.ridge.sum() - (self.n_features - self.dimension)
 
     def _cost_of_log_det(self, w: jax.Array, log_det: jax.Array) -> jax.Array:
-        """Cost of cells with masses ``w`` and the result of `_log_det`."""
+        """Costs (...) of cells, from their masses ``w`` (...) and the result of `_log_det`."""
         d = self.dimension
         if self.covariance == "fixed":
             return 0.5 * (log_det - w * d)
@@ -388,7 +393,7 @@ class CrossEntropyCost:
     # Changes by single samples
 
     def track_cells(self, cells: jax.Array) -> TrackedCells:
-        """State of K cells with statistics (K, p)."""
+        """Make the state of K cells with statistics (K, p); see `TrackedCells`."""
         w, mean, scatter = centre_cells(cells, self.n_features, self.covariance)
         # The scatter of an empty cell is the ridge. Without a ridge, no sample can join an empty
         # cell.
@@ -407,7 +412,7 @@ class CrossEntropyCost:
     def move_changes(
         self, state: TrackedCells, row: jax.Array, mass: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Cost changes (b, K) if each sample joins each cell, and (b,) if it leaves its own cell.
+        """Cost changes (b, K) if a sample joins each cell, and (b,) if it leaves its current cell.
 
         Parameters
         ----------
@@ -476,7 +481,7 @@ class CrossEntropyCost:
     def _shift_cell(
         self, state: TrackedCells, x: jax.Array, cell: jax.Array, mass: jax.Array
     ) -> TrackedCells:
-        """State after a sample x (m,) is added to a cell, or removed if its mass is negative."""
+        """State after a sample ``x`` (m,) joins a cell, or leaves it if ``mass`` is negative."""
         n = state.mass[cell]
         after = jnp.where(n + mass < self.least, 0, n + mass)
         deviation = x - state.mean[cell]
@@ -502,7 +507,7 @@ class CrossEntropyCost:
 
 
 def _log_product(factors: jax.Array) -> jax.Array:
-    """Sum of logarithms over the last axis.
+    """Sum of the logarithms of ``factors`` over their last axis.
 
     One logarithm per product of eight factors is faster than eight logarithms.
     """

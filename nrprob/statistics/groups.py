@@ -13,8 +13,8 @@ from scipy import sparse
 from scipy.stats import chi2
 
 _DETERMINED = 1e-7  # smaller singular values of a scaled design within groups count as 0
-_LEVEL = 1e-4  # largest p-value of the test of equal shares, ...
-_ASSOCIATION = 0.1  # ... and smallest Cramer's V, for which shares count as different
+_LEVEL = 1e-4  # shares can count as different only if the p-value is smaller
+_ASSOCIATION = 0.1  # shares can count as different only if Cramer's V is larger
 
 
 def group_sums(
@@ -35,19 +35,20 @@ def group_sums(
 def group_means(
     x: Any, codes: np.ndarray, n_groups: int = 0, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Means (n_groups, m) of samples by group, NaN for empty groups.
+    """Means (n_groups, m) of samples by group; NaN for empty groups.
 
-    The parameters are those of `group_sums`.
+    See `group_sums` for the parameters.
     """
     sizes = np.bincount(codes, weights, minlength=n_groups)
     return group_sums(x, codes, n_groups, weights) / sizes[:, None]
 
 
 def within_group_inverse(design: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Pseudo-inverse (m, n) of the columns of a design (n, m), centred within groups (n,).
+    """Pseudo-inverse (m, n) of a design matrix (n, m) whose columns are centred within groups.
 
-    Its product with samples (n, p) has the coefficients of a least-squares fit with a constant per
-    group. Columns that the groups determine get coefficients of 0.
+    The product of the pseudo-inverse and samples (n, p) has the coefficients (m, p) of a
+    least-squares fit with a constant per group. Columns that the ``groups`` (n,) determine get
+    coefficients of 0.
     """
     centred = design - group_means(design, groups)[groups]
     scale = np.sqrt((design**2).sum(0))

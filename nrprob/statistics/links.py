@@ -31,10 +31,10 @@ class Link:
         variance)
     predictor : function from the mean to the linear predictor
     base : function ``features (n, m) -> (n,)``: the base of every sample
-    idle : values of a feature; a feature that has the same one of these values in all samples has
-        no variance to explain
-    scale : function from the number of features that vary and the mean base to the size of the
-        leading curvature of the null model
+    idle : values of features; a feature that has one of these values in all samples has no variance
+        to explain
+    scale : function from the number of features that vary, and the mean base of the samples, to the
+        order of magnitude of the leading curvature of the null model
     identity : whether the linear predictor is the mean; one Newton step is then exact
     """
 

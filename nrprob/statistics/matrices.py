@@ -1,10 +1,10 @@
 """Factorise many small positive definite matrices without LAPACK.
 
 LAPACK processes small matrices one by one. Two concurrent calls, by one program or by two, can
-deadlock: on a CPU, each call holds a thread of XLA until the other threads have processed its
-batch. This module eliminates the columns of all matrices together. `whitener` uses unrolled code
-for up to 3 columns, a loop for up to 16 columns, and blocks for larger matrices. `log_determinant`
-uses unrolled code for up to 16 columns.
+deadlock on a CPU: each call holds a thread of XLA until other threads have processed its batch.
+This module eliminates the columns of all matrices together. `whitener` uses unrolled code for up to
+3 columns, a loop for up to 16 columns, and blocks for larger matrices. `log_determinant` uses
+unrolled code for up to 16 columns.
 
 Shapes: matrices (..., m, m) of m columns. A *pivot* is a diagonal entry when its column is
 eliminated.
@@ -49,9 +49,9 @@ def log_determinant(matrix: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def inverse_and_log_det(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inverses (..., m, m) of positive definite matrices, log determinants (...), pivots (..., m).
+    """Inverses (..., m, m), log determinants (...) and pivots (..., m) of matrices.
 
-    Derivatives treat the pivots as constants.
+    The matrices (..., m, m) must be positive definite. Derivatives treat the pivots as constants.
     """
     white, log_det = whitener(matrix)
     pivots = 1 / jnp.diagonal(white, axis1=-2, axis2=-1) ** 2
@@ -73,22 +73,25 @@ def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def _least_pivots(matrix: jax.Array) -> jax.Array:
-    """Threshold (..., m) per column: a smaller pivot, and its column, are rounding errors."""
+    """Thresholds (..., m) of the pivots: a pivot up to its threshold is a rounding error."""
     info = jnp.finfo(matrix.dtype)
     diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
     return jnp.maximum(info.eps * diagonal, info.tiny)
 
 
 def _clip_pivot(pivot: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return pivots, raised to at least ``least``, and indicators of valid pivots.
+    """Raise pivots to at least the thresholds ``least``; return them and indicators.
 
-    The indicator is 1 if the pivot exceeds ``least``, and 0 if the pivot is a rounding error.
+    An indicator is 1 if the pivot exceeds its threshold, and 0 if the pivot is a rounding error.
     """
     return jnp.maximum(pivot, least), (pivot > least).astype(pivot.dtype)
 
 
 def _whiten_blockwise(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Compute `whitener` for matrices of any size; large matrices are halved recursively."""
+    """Compute `whitener` for matrices of any size; large matrices are halved recursively.
+
+    ``least`` (..., m) are the thresholds of `_least_pivots`.
+    """
     m = matrix.shape[-1]
     if m <= _MAX_UNROLLED:
         return _whiten_unrolled(matrix, least)

@@ -41,16 +41,17 @@ _LOG_ZERO = -1e300  # finite logarithm of 0, so that differences are finite
 
 
 def _of_blocks(values: jax.Array, group: jax.Array) -> jax.Array:
-    """Select, for every block, the value of its group: shape (B, ...) from values (groups, ...).
+    """Return values (B, ...) of blocks: for every block, the value of the known group of the block.
 
-    ``group`` (B,) is the known group of every block. Plain indexing takes longer to trace.
+    ``values`` (groups, ...) are the values of the groups, and ``group`` (B,) is the known group of
+    every block. Plain indexing takes longer to trace.
     """
     indexed = jnp.asarray(values).at[jnp.asarray(group)]
     return indexed.get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _safe_log(a: jax.Array) -> jax.Array:
-    """Logarithm of the positive entries; the result is 0 where an entry is 0."""
+    """Natural logarithm of non-negative entries; the result is 0 where an entry is 0."""
     return jnp.log(jnp.where(a > 0, a, 1))
 
 
@@ -92,7 +93,10 @@ class Dense:
         return out.reshape(*self.x.shape[:2], s, k)
 
     def log_cells(self, log_w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Logarithm of ``cells(exp(log_w))`` without underflow; statistics must be non-negative."""
+        """Logarithm (groups, S, K, p) of ``cells(exp(log_w))``, without underflow.
+
+        ``log_w`` (B, r, S, K) are log masses. Statistics must be non-negative.
+        """
         b, r, s, k = log_w.shape
         log_x = jnp.where(self.x > 0, jnp.log(jnp.where(self.x > 0, self.x, 1)), _LOG_ZERO)
 
@@ -127,7 +131,7 @@ class Dense:
 def _sparse_matmul(value, column, start, dense):
     """Product of a matrix in compressed sparse rows and a dense matrix.
 
-    Only the dense matrix has a derivative. The arguments are those of `_padded_sparse_matmul`.
+    Only the dense matrix has a derivative. See `_padded_sparse_matmul` for the arguments.
     """
     from jax.experimental.sparse import BCSR
 
@@ -142,7 +146,7 @@ def _multiply_jvp(primals, tangents):
 
 
 def _has_products() -> bool:
-    """Whether JAX has matrix products of compressed sparse rows, on a CPU, where they are fast."""
+    """Whether JAX runs on a CPU, and has matrix products of compressed sparse rows."""
     try:
         from jax.experimental.sparse import BCSR  # noqa: F401
     except ImportError:  # jax.experimental.sparse may be absent
@@ -156,9 +160,9 @@ def _padded_sparse_matmul(
 ) -> jax.Array:
     """Product of a sparse matrix and a dense matrix.
 
-    The sparse matrix has the values ``value`` (entries,) in the columns ``column`` (entries,), and
-    ``start`` is the position of the first entry of each row, then the number of entries. The
-    columns of ``dense`` are padded to whole vector instructions.
+    The sparse matrix has the values ``value`` (entries,) in the columns ``column`` (entries,).
+    ``start`` (rows + 1,) is the position of the first entry of each row, followed by the number of
+    entries. The columns of ``dense`` are padded to whole vector instructions.
     """
     k = dense.shape[1]
     full = jnp.pad(dense, ((0, 0), (0, -k % (_VECTOR_BYTES // dense.dtype.itemsize))))
@@ -169,7 +173,7 @@ def _padded_sparse_matmul(
 class ByCell:
     """Non-zero statistics of the samples, sorted by pair of known group and statistic.
 
-    ``row`` is the sample of each entry.
+    ``row`` (entries,) is the index of the sample of each entry, and ``value`` (entries,) its value.
     """
 
     row: jax.Array
@@ -181,12 +185,12 @@ class ByCell:
 class Sparse:
     """Statistics of the samples as a sparse matrix.
 
-    Its non-zero entries, in the order of the samples, are cut into chunks: arrays (chunks,
-    entries). Every entry has a sample (``row``), a statistic (``column``) and a value. Padding
-    entries have the value 0. If the samples are sharded over devices, the arrays of all shards are
-    concatenated, and indices refer to the shard. On a CPU, the entries are also stored by known
-    group and statistic (``by_cell``): products of compressed sparse rows take a half to a quarter
-    of the time of scattered sums.
+    The non-zero entries, in the order of the samples, are cut into chunks: the arrays ``row``,
+    ``column`` and ``value`` have the shape (chunks, entries). They are the sample, the statistic
+    and the value of every entry. Padding entries have the value 0. If the samples are sharded over
+    devices, the arrays of all shards are concatenated, and indices refer to the shard. On a CPU,
+    the entries are also stored by known group and statistic (``by_cell``): products of compressed
+    sparse rows take a half to a quarter of the time of scattered sums.
     """
 
     row: jax.Array
@@ -202,7 +206,7 @@ class Sparse:
         return self.shape[-1]
 
     def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Sum the statistics over the samples of every cell, as `Dense.cells`."""
+        """Sum the statistics over the samples of every cell; see `Dense.cells`."""
         b, r, s, k = w.shape
         p, by_cell = self.n_statistics, self.by_cell
         w = w.reshape(b * r, s * k)
@@ -224,11 +228,11 @@ class Sparse:
         return jnp.moveaxis(total.reshape(n_groups, p, s, k), 1, -1)
 
     def _use_compressed_rows(self, dense: jax.Array) -> bool:
-        """Whether to multiply compressed sparse rows by ``dense``; the dtypes must agree."""
+        """Whether products with ``dense`` use compressed sparse rows; the dtypes must agree."""
         return self.by_cell is not None and dense.dtype == self.value.dtype
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
-        """Products (B, r, S, K) of coefficients and sample statistics, as `Dense.adjoint`."""
+        """Products (B, r, S, K) of coefficients and sample statistics; see `Dense.adjoint`."""
         b, (r, p) = group.shape[0], self.shape
         n_groups, s, k, _ = g.shape
         g = jnp.moveaxis(g, -1, 1).reshape(n_groups * p, s * k)
@@ -247,7 +251,7 @@ class Sparse:
         return total.reshape(b, r, s, k)
 
     def log_cells(self, log_w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Logarithm of ``cells(exp(log_w))``, as `Dense.log_cells`."""
+        """Logarithm (groups, S, K, p) of ``cells(exp(log_w))``; see `Dense.log_cells`."""
         b, r, s, k = log_w.shape
         p = self.n_statistics
         log_w = log_w.reshape(b * r, s * k)
@@ -272,7 +276,7 @@ class Sparse:
         return jnp.moveaxis((_safe_log(total) + top).reshape(n_groups, p, s, k), 1, -1)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
-        """Weighted sums of squares (p,) of the statistics, as `Dense.scatter`.
+        """Weighted sums of squares (p,) of the statistics; see `Dense.scatter`.
 
         ``centre`` (groups, p) must be the means of the groups, or 0.
         """
@@ -342,7 +346,10 @@ class Rows:
         return jnp.maximum(self._raw_scatter(centre), 0)
 
     def _raw_scatter(self, centre: jax.Array) -> jax.Array:
-        """`scatter` before negative rounding errors are set to 0; it is additive over samples."""
+        """Compute `scatter` without setting negative rounding errors to 0.
+
+        Unlike `scatter`, the result is exactly a sum over samples.
+        """
         if self.share is None:
             return self.x.scatter(self.mass, centre, self.group)
         centre = centre[:, None]
@@ -355,8 +362,8 @@ class Rows:
 def cluster_means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Means (k, m) of k clusters, from ``sums`` (k, m) over their samples and ``sizes`` (k,).
 
-    The mean of an empty cluster is the mean of all samples, which is finite. Therefore, prediction
-    for new samples must exclude empty clusters.
+    An empty cluster has the mean of all samples, which is finite. A caller that assigns new samples
+    to the nearest mean must therefore exclude empty clusters.
     """
     sizes = np.asarray(sizes, float)[:, None]
     means = np.empty(sums.shape)
@@ -404,9 +411,8 @@ class Layout:
 def bucket_size(size: int, limit: int) -> int:
     """Round ``size`` up to 1 or 1.5 times a power of two.
 
-    Arrays of similar sizes then share a compiled program.
-
-    Sizes above ``limit`` are not rounded: their runs take longer than their compilation.
+    Arrays of similar sizes then share a compiled program. Sizes above ``limit`` are not rounded,
+    since a run with such arrays takes longer than the compilation.
     """
     if size > limit:
         return size
@@ -415,29 +421,30 @@ def bucket_size(size: int, limit: int) -> int:
 
 
 def padded_count(count: int, unit_cost: int) -> int:
-    """Round a number of clusters or groups up to 5, 10, 20, ..., so that few programs are compiled.
+    """Round ``count``, a number of clusters or groups, up to 5 times a power of two.
 
-    A step of the program takes ``unit_cost`` products per cluster. The number is not rounded if the
-    rounded number would take more than `SMALL_STEP` products, since the run then takes longer than
-    the compilation.
+    Fits with similar numbers then share a compiled program. A step of the program takes
+    ``unit_cost`` products per cluster or group. The number is not rounded if a step with the
+    rounded number would take more than `SMALL_STEP` products: the run then takes longer than the
+    compilation.
     """
     mask = active_mask(count, unit_cost)
     return count if mask is None else mask.size
 
 
 def active_mask(count: int, unit_cost: int) -> np.ndarray | None:
-    """Mask of the clusters that are not padding, of length `padded_count`.
+    """Mask (padded_count,) of the ``count`` clusters that are not padding; see `padded_count`.
 
-    It is None if the number of clusters is not rounded.
+    The result is None if the number of clusters is not rounded.
     """
     full = 5 << max(-(-int(count) // 5) - 1, 0).bit_length()
     return np.arange(full) < count if full * unit_cost <= SMALL_STEP else None
 
 
 def coarse_bucket(size: int, least: int) -> int:
-    """Round ``size`` up to ``least`` times a power of 4; above 4096, as `bucket_size`.
+    """Round ``size`` up to ``least`` times a power of 4; use `bucket_size` above a size of 4096.
 
-    Small problems then share compiled programs.
+    Small problems of similar sizes then share compiled programs.
     """
     if size > 4096:
         return bucket_size(size, 65536)
@@ -445,10 +452,10 @@ def coarse_bucket(size: int, least: int) -> int:
 
 
 def pad_columns(x: np.ndarray, least: int = 0) -> np.ndarray:
-    """Append columns of zeros.
+    """Append columns of zeros to ``x`` (n, m).
 
-    The new number of columns is at least ``least``, and rounded up by `coarse_bucket`. Arrays with
-    similar numbers of columns then share a compiled program.
+    The new number of columns is at least ``least``, and is rounded up by `coarse_bucket`. Arrays
+    with similar numbers of columns then share a compiled program.
     """
     return np.pad(x, ((0, 0), (0, coarse_bucket(max(x.shape[1], least), 4) - x.shape[1])))
 
@@ -489,11 +496,11 @@ def make_rows(
     share: np.ndarray | None = None,
     mass: np.ndarray | None = None,
 ) -> Rows:
-    """Arrange features ``x`` (n, m) in blocks; ``x`` is dense, a SciPy sparse array or a JAX array.
+    """Make `Rows`: arrange features ``x`` (n, m) in the blocks of a layout.
 
-    With at most 16,384 samples and 1,023 features, columns of zeros round up the number of columns
-    to a few sizes. ``share`` (n, n_groups) are probabilities of soft known groups. ``mass`` (n,)
-    are weights of the samples.
+    ``x`` is a NumPy array, a SciPy sparse array or a JAX array. With at most 16,384 samples and
+    1,023 features, columns of zeros round up the number of columns to a few sizes. ``share``
+    (n, n_groups) are probabilities of soft known groups. ``mass`` (n,) are weights of the samples.
     """
     n, m = x.shape
     p = bucket_size(m + 1, 1024 if n <= 16384 else 1)
@@ -524,7 +531,7 @@ def _scatter_rows(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) ->
 
 
 def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
-    """Make the `Sparse` statistics of samples ``x`` (n, m); the last of p statistics is 1."""
+    """Make the `Sparse` statistics of samples ``x`` (n, m), p per sample; the last one is 1."""
     # Append the mass, and sort the samples by position.
     n = x.shape[0]
     ones = sparse.csr_array((np.ones(n, x.dtype), (np.arange(n), np.full(n, p - 1))), shape=(n, p))

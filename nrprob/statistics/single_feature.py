@@ -40,8 +40,8 @@ class SingleFeature:
     column : name of the column; "column 3" if columns have no names
     share : I(c; y) / H(c), adjusted for chance; see `single_feature`
     cluster : label of the cluster that agrees best with a set of values of the feature
-    values : values of this set
-    one_of_several : whether the feature determines only this cluster, not the others
+    values : the values in this set, as text
+    one_of_several : whether the feature determines only ``cluster``, and not all clusters
     """
 
     column: str
@@ -62,8 +62,8 @@ class SingleFeature:
 class _DiscreteFeature:
     """A discrete feature of n samples.
 
-    ``codes`` (n,) are its values in the samples, as integers; ``values`` names the value of every
-    code.
+    ``column`` is the name of the column. ``codes`` (n,) are integers for the values of the samples,
+    and ``values`` (v,) has the text of the value of every code.
     """
 
     column: str
@@ -71,7 +71,10 @@ class _DiscreteFeature:
     values: list[str]
 
     def joint_weights(self, clusters: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Sum of sample weights (n,) for each of v values and k ``clusters`` (n,): shape (v, k)."""
+        """Sums (v, k) of sample weights over the samples with each value in each cluster.
+
+        ``clusters`` (n,) are the clusters of the samples, and ``weights`` (n,) their weights.
+        """
         shape = len(self.values), clusters.max() + 1
         cell = np.ravel_multi_index((self.codes, clusters), shape)
         return np.bincount(cell, weights, shape[0] * shape[1]).reshape(shape)
@@ -167,9 +170,10 @@ def single_feature(
 
 
 def _fill_missing(X: np.ndarray, names: list[Any], texts: dict[Any, list[str]]) -> np.ndarray:
-    """Replace missing values (NaN) by an additional value of their column.
+    """Replace missing values (NaN) in ``X`` (n, m) by an additional value per column.
 
-    ``texts`` maps the names of text columns to their values; "missing" is added to them.
+    ``names`` are the names of the columns. ``texts`` maps the name of a text column to the text of
+    every code; the function adds the text "missing".
     """
     missing = np.isnan(X) if X.dtype.kind == "f" else np.zeros(1, bool)
     if not missing.any():
@@ -190,7 +194,9 @@ def _single_cluster(
     """Return the feature that best determines one of several clusters, or None.
 
     I(1_c; y) / H(1_c) must exceed 0.7, for the indicator 1_c of cluster c. A feature of two values
-    cannot determine three clusters of similar size, but may determine one of them.
+    cannot determine three clusters of similar size, but may determine one of them. ``tables`` are
+    the joint probabilities (v, k) of each feature and the clusters, whose labels are ``clusters``
+    (k,). ``n`` is the number of samples.
     """
     best = None
     for feature, joint in zip(features, tables, strict=True):
@@ -219,9 +225,9 @@ def _explained_share(joint: np.ndarray, entropy_c: float, n: int) -> float:
 def _make_single_feature(
     feature: _DiscreteFeature, share: float, cluster: int, values: np.ndarray, several: bool = False
 ) -> SingleFeature:
-    """Make the result for a feature that determines clusters.
+    """Make the result for a feature that determines all clusters, or one of ``several``.
 
-    ``values`` are the codes of the feature that agree with the cluster of label ``cluster``.
+    ``values`` are the codes of the feature values that agree with the cluster labelled ``cluster``.
     """
     names = tuple(feature.values[v] for v in values)
     return SingleFeature(feature.column, share, cluster, names, several)
@@ -236,7 +242,7 @@ def _indicators_by_name(names: Sequence[str]) -> dict[str, Sequence[str]]:
 def _sample_rows(codes: np.ndarray) -> np.ndarray:
     """Indices, in ascending order, of a random subset of samples, stratified by cluster.
 
-    ``codes`` (n,) are the clusters of all samples. A small table has all its indices.
+    ``codes`` (n,) are the clusters of all samples. If there are few samples, all are selected.
     """
     if codes.size <= _MAX_ROWS:
         return np.arange(codes.size)
@@ -249,7 +255,7 @@ def _sample_rows(codes: np.ndarray) -> np.ndarray:
 
 
 def _informative_columns(X: Any, least: float) -> np.ndarray:
-    """Indices of sparse columns whose entropy may exceed ``least``.
+    """Indices of the columns of a sparse matrix ``X`` whose entropy may exceed ``least``.
 
     The entropy of a column y is an upper bound of its mutual information I(c; y) with clusters c.
     """
@@ -268,8 +274,8 @@ def _discrete_features(
 ) -> tuple[list[_DiscreteFeature], bool]:
     """Return the discrete features, and whether any column has more than ``most`` values.
 
-    Other arguments are as in `single_feature`. ``texts`` maps the name of a text column to the
-    values that its codes represent.
+    ``texts`` maps the name of a text column to the values that its codes represent. All other
+    arguments are arguments of `single_feature`.
     """
     features: dict[tuple[str, bool], _DiscreteFeature] = {}
     continuous = False

@@ -1,9 +1,9 @@
 """Description length of squared distances from cluster means, and its changes by single moves.
 
-Host code in NumPy and float64. C units are in K clusters. A unit is a set of samples of the same
-cluster: its mass is the number of samples, its mean a vector of d features, and its inner scatter
-the sum of squared distances of its samples from this mean. m labelings (m, C) are evaluated at a
-time. A *length* is a description length in nats.
+Host code in NumPy and float64. C units are in K clusters. A unit is a set of samples that share a
+cluster. The mass of a unit is the number of samples, and its mean is a vector of d features. The
+inner scatter is the sum of squared distances of the samples of the unit from this mean. m labelings
+(m, C) are evaluated at a time. A *length* is a description length in nats.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nrprob.codelength import exponential_complexity
 
 
 def cluster_sums(z: np.ndarray, values: np.ndarray, k: int) -> np.ndarray:
-    """Sums (m, K) over the ``k`` clusters of labelings ``z`` (m, C) of values (C,) of the units."""
+    """Sums (m, K) of unit values (C,) over each of the ``k`` clusters of labelings ``z`` (m, C)."""
     m, c = z.shape
     index = (z + k * np.arange(m)[:, None]).ravel()
     weights = np.broadcast_to(values, (m, c)).ravel()
@@ -56,7 +56,7 @@ class DistanceLengths:
         self._norm = (self.mean**2).sum(1)
 
     def cluster_statistics(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sizes (m, K), means (m, K, d) and scatters (m, K) of the clusters."""
+        """Sizes (m, K), means (m, K, d) and scatters (m, K) of the clusters of labelings ``z``."""
         size = cluster_sums(z, self.mass, self.k)
         weighted = self.mass[:, None] * self.mean
         sums = np.stack([cluster_sums(z, column, self.k) for column in weighted.T], 2)
@@ -65,7 +65,7 @@ class DistanceLengths:
         return size, centres, np.maximum(square - (sums * centres).sum(2), 0)
 
     def _length(self, size: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-        """Lengths (...) of ``size`` samples with sums ``scatter`` (...) of squared distances."""
+        """Lengths (...) of clusters of ``size`` (...) samples and scatters ``scatter`` (...)."""
         s = np.clip(scatter / np.maximum(size, 1), *self.bounds)
         length = self.weight * (size * np.log(s) + scatter / s)
         return length + self._complexity[size.astype(np.int64)]
@@ -88,7 +88,7 @@ class DistanceLengths:
     ) -> np.ndarray:
         """Change (m, C, K) of the length if one unit moves to a cluster, and no other unit moves.
 
-        The arguments are labels (m, C) and their `cluster_statistics`.
+        The arguments are labelings ``z`` (m, C) and the result of `cluster_statistics`.
         """
         square = self._norm[:, None] + (centres**2).sum(2)[:, None]
         square = np.maximum(square - 2 * (centres @ self.mean.T).swapaxes(1, 2), 0)

@@ -1,7 +1,7 @@
 """Sums over a short first axis of long arrays, faster on a CPU than XLA's built-in sums.
 
 With XLA's sums, sampler iterations on 5,000 samples of two columns spent 40 to 60 % of their time
-there.
+in such sums.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Residual:
     mean: jax.Array
 
     def __call__(self, cells: jax.Array, mean: jax.Array) -> jax.Array:
-        """View of statistics (..., p) of cells or samples with the mean ``mean`` of their group."""
+        """Subtract the mass times ``mean`` (..., p), the group mean, from statistics (..., p)."""
         return cells - cells[..., -1:] * mean
 
     def half_square(self) -> jax.Array:
@@ -90,13 +90,13 @@ class Term:
         return cells if self.by_group else cells.sum(0, keepdims=True)
 
     def row(self, row: jax.Array, group: jax.Array) -> jax.Array:
-        """View of the statistics ``row`` (..., p) of samples of the known group ``group``."""
+        """Apply ``view`` to statistics ``row`` (..., p) of samples in the known group ``group``."""
         return row if self.view is None else self.view(row, self.view.mean[group])
 
 
 @node
 class TracedTerm(Term):
-    """`Term` with a cell cost that contains arrays; compiled programs take them as arguments."""
+    """`Term` whose cell cost contains arrays, which are arguments of compiled programs."""
 
     cost: Cost
 
@@ -143,9 +143,9 @@ def centred_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
 def row_costs(terms: Terms, cells: jax.Array) -> jax.Array:
     """Coefficients (groups, S, K, p) of the change of F if a sample is added to a cluster.
 
-    The product of the coefficients and the statistics of the sample is the change to first order,
-    without parts that are the same for all clusters, such as half the sum of squares of the sample
-    for Gaussian costs.
+    The change to first order is the product of the coefficients and the statistics of the sample,
+    plus parts that are the same for all clusters. An example of such a part is half the sum of
+    squares of the sample, for Gaussian costs.
     """
     views = [t.weight * t.view.half_square()[:, None, None] for t in terms if t.view is not None]
     return functools.reduce(jnp.add, views, cell_gradient(terms, cells))

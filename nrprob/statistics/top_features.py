@@ -31,7 +31,7 @@ class Findings:
     ----------
     differences : (c, p) difference of the means of the cluster and of all other samples, adjusted
         for known structure, in standard deviations
-    inside, outside : (c, p) unadjusted means of the cluster and of all other samples
+    inside, outside : (c, p) unadjusted means of the cluster, and of all other samples
     overall : (p,) unadjusted means of all samples
     nearest : for every cluster, indices of the samples nearest to its centre, nearest first
     """
@@ -161,8 +161,9 @@ def find_top_features(
 class _KnownStructure:
     """Regression of blocks of features on known groups, continuous covariates and clusters.
 
-    The effects of known structure are fitted together with the ``clusters`` (n, k), so that they do
-    not absorb clusters whose shares differ between groups.
+    The effects of known structure are fitted together with effects of ``clusters`` (n, k), which
+    are indicators of the clusters. The former therefore do not absorb differences between clusters
+    if cluster shares differ between groups.
     """
 
     def __init__(self, groups: np.ndarray, measured: np.ndarray | None, clusters: np.ndarray):
@@ -172,7 +173,10 @@ class _KnownStructure:
         self.inverse = within_group_inverse(self.design, groups)
 
     def residuals(self, block: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """Samples (n, d) without the effects of known structure; 0 where they are not ``seen``."""
+        """Features ``block`` (n, d) without the effects of known structure.
+
+        ``seen`` (n, d) masks observed values; the result is 0 where a value is missing.
+        """
         rest, complete = np.zeros_like(block), seen.all(0)
         everything = slice(None)
         rest[:, complete] = self._subtract_effects(block[:, complete], everything, self.inverse)
@@ -192,16 +196,16 @@ class _KnownStructure:
 
 
 def _indicator_matrix(codes: np.ndarray) -> scipy.sparse.csr_array:
-    """Sparse matrix of indicators, one row per code and one column per sample.
+    """Sparse matrix of indicators of ``codes`` (n,): one row per code and one column per sample.
 
-    Its product with samples (n, d) sums the samples of every code.
+    The product of this matrix and samples (n, d) has the sums of the samples of every code.
     """
     n = len(codes)
     return scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(codes.max() + 1, n))
 
 
 def iterate_feature_blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield the slice of the columns and the dense features (n, d) of every block of features."""
+    """Yield every block of columns of ``X`` (n, p): the slice of columns, and a dense array."""
     n, p = X.shape
     sparse = scipy.sparse.issparse(X)
     X = X.tocsc() if sparse else X
@@ -219,7 +223,7 @@ def _divide(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _standardised_difference(values: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Divide values by standard deviations; 0 / 0 gives 0."""
+    """Divide differences ``values`` by standard deviations; the result is 0 for 0 / 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(values == 0, 0.0, values / deviation)
 
@@ -247,9 +251,9 @@ def cross_labels(
 ) -> Crossing:
     """Cross-tabulate clusters and the groups of a labeling, with at most ``most`` columns.
 
-    If there are more groups, the table has the largest group of every cluster, then the second
-    largest group of every cluster, and so on, in the order of their names. The remaining groups are
-    merged into the last column.
+    If there are more groups, the largest group of every cluster is selected, then the second
+    largest group of every cluster, and so on. The columns of the selected groups are in the order
+    of the names of the groups. The remaining groups are merged into the last column.
 
     Parameters
     ----------

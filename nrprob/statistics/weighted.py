@@ -61,7 +61,7 @@ def shrinkage_intensity(square: np.ndarray, fourth: float, n: float) -> float:
 
 
 def ledoit_wolf_intensity(z: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Ledoit and Wolf's shrinkage intensity of samples (n, m) with mean 0; 0 for one feature."""
+    """Ledoit and Wolf's shrinkage intensity from samples (n, m) of mean 0; 0 for one feature."""
     if z.shape[1] == 1:
         return 0.0
     if weights is None:

@@ -1,4 +1,4 @@
-"""Reports: results and published values on one page."""
+"""Write HTML reports of runs, with published values for comparison."""
 
 from nrprob.batch.report.page import write_report
 

@@ -43,7 +43,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Value:
-    """A statistic of our fits.
+    """Statistic of a measure over fits of a run, with its standard error.
 
     Attributes
     ----------
@@ -61,7 +61,10 @@ class Value:
 
 
 def split_ratio(method: str, titles: Sequence[str]) -> list[str]:
-    """Split "A / B" into the titles of two methods, unless it is the title of a method itself."""
+    """Split the name "A / B" of a ratio into the titles of two methods.
+
+    Any other name, also the title of a method, is returned alone.
+    """
     pairs = ([a, b] for a in titles for b in titles if f"{a} / {b}" == method)
     return [method] if method in titles else next(pairs, [method])
 
@@ -71,8 +74,9 @@ def compute_statistic(
 ) -> Value | None:
     """Compute a statistic of one method, or of two methods.
 
-    For two methods, it is the ratio of their means or, for the statistic "p", the p-value of a
-    paired t-test. ``fits`` are the fits of these methods.
+    ``methods`` are the titles of the methods, and ``fits`` their fits. For two methods, the value
+    is the ratio of their means or, for the statistic "p", the p-value of a paired t-test. The
+    result is None if the statistic is undefined.
     """
     groups = [fits[fits["method"] == title] for title in methods]
     if len(groups) == 1:
@@ -84,7 +88,10 @@ def compute_statistic(
 
 
 def summarize(fits: pd.DataFrame, measure: str, statistic: str) -> Value | None:
-    """Statistic of a measure over fits, averaged over data sets; None if it is undefined."""
+    """Statistic of a measure over the fits of a data set, averaged over data sets.
+
+    The result is None if the statistic is undefined.
+    """
     fits = fits[fits["done" if measure == "infeasible" else "feasible"]]
     if statistic in SPREADS:
         fits = fits[fits.duplicated([*SETS, "variant"], keep=False)]
@@ -101,9 +108,10 @@ def summarize(fits: pd.DataFrame, measure: str, statistic: str) -> Value | None:
 
 
 def _compute_ratio(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
-    """Ratio of the means of methods a and b over the data sets that both have; None without any.
+    """Ratio of the mean of method a to the mean of method b, over data sets with fits of both.
 
-    The standard error is the first-order approximation for a ratio of paired means.
+    ``a`` and ``b`` are the fits of the methods. The result is None without such data sets. The
+    standard error is the first-order approximation for a ratio of paired means.
     """
     sets, pairs, n_runs = _paired_means(a, b, measure)
     if not len(sets) or sets[:, 1].mean() == 0:
@@ -117,7 +125,8 @@ def _compute_ratio(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | No
 def paired_test(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
     """p-value of a two-sided paired t-test of methods a and b; None with fewer than two pairs.
 
-    If all pairs have the same difference, p is 1 if this difference is 0, and otherwise 0.
+    ``a`` and ``b`` are the fits of the methods; see `_paired_means` for the pairs. If all pairs
+    have the same difference, p is 1 if this difference is 0, and otherwise 0.
     """
     from scipy.stats import ttest_1samp
 
@@ -135,7 +144,8 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
 def _with_error(value: float, sample: np.ndarray, over: str, n_sets: int, n_runs: int) -> Value:
     """Make the `Value` of a statistic ``value``, with the standard error of the mean of ``sample``.
 
-    The standard error is NaN if the sample has a single entry.
+    The standard error is NaN if ``sample`` has a single entry. ``over``, ``n_sets`` and ``n_runs``
+    are attributes of the `Value`.
     """
     if len(sample) < 2:
         return Value(float(value), np.nan, n_sets, int(n_runs), "")
@@ -146,11 +156,11 @@ def _with_error(value: float, sample: np.ndarray, over: str, n_sets: int, n_runs
 def _paired_means(
     a: pd.DataFrame, b: pd.DataFrame, measure: str
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return paired means of methods a and b.
+    """Pair the values of methods a and b, whose fits are ``a`` and ``b``.
 
-    Returns the means by data set, an array with a column per method; the pairs of values to
-    compare; and the largest number of fits of a data set. The pairs are the means by data set or,
-    for a single data set, the values by run, since runs share their sampled labels.
+    Returns three results: the means (n_sets, 2) of both methods by data set, the pairs (n_pairs, 2)
+    to compare, and the largest number of fits of a method on a data set. The pairs are the means by
+    data set or, for a single data set, the values by run, since runs share their sampled labels.
     """
 
     def group_means(by: list[str]) -> np.ndarray:
@@ -167,10 +177,10 @@ def _paired_means(
 
 
 def count_decimals(values: Iterable[float]) -> int:
-    """Number of decimals of the published values of one column: the largest number of any value.
+    """Number of decimals to which published ``values`` of one column are printed.
 
-    A single value does not show the number of printed decimals, since model files drop trailing
-    zeros: 0.3 instead of 0.30.
+    This is the largest number of decimals of any value. A single value does not show the number of
+    printed decimals, since model files drop trailing zeros: 0.3 instead of 0.30.
     """
     texts = (np.format_float_positional(float(f"{value:.10g}"), trim="-") for value in values)
     return max((len(text.partition(".")[2]) for text in texts), default=0)
@@ -181,11 +191,11 @@ def judge(
 ) -> Mark | None:
     """Compare our value with a published one; None if ``goal`` is "none".
 
-    Our value reaches the published one if it is at least as good, or equal after rounding to
-    ``decimals``. With 0 decimals, values are not rounded, since the precision of published integers
-    is unknown. Otherwise our value is "within" ``n_errors`` standard errors of the values that are
-    rounded to the published one, or "worse". With the goal "agree", no value is better than
-    another, and published integers are taken as rounded.
+    The result is "reached" if our value is at least as good as the published value, or equal after
+    rounding to ``decimals``. With 0 decimals, values are not rounded, since the precision of
+    published integers is unknown. The result is "within" if our value is at most ``n_errors``
+    standard errors worse than a value that is rounded to the published one, and otherwise "worse".
+    With the goal "agree", any deviation is worse, and published integers are taken as rounded.
     """
     if goal == "none" or np.isnan(ours.value):
         return None

@@ -31,7 +31,8 @@ _STYLES = ("-", (0, (5, 1.5)), (0, (7, 1.5, 1.5, 1.5)), (0, (3, 1)))
 class Line:
     """Line of a figure: the points of one method and one value of ``Figure.series``.
 
-    ``published`` states whether the values are published ones.
+    Every point has x, y and the standard error of y. ``published`` states whether the values of y
+    are published ones.
     """
 
     method: str
@@ -48,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure: lines over a common axis."""
+    """A figure of a report, as declared in the model file, with its lines."""
 
     figure: Figure
     lines: Sequence[Line]
@@ -93,7 +94,7 @@ class Chart:
 def make_chart(results: Results, figure: Figure) -> Chart:
     """Compute the lines of a figure.
 
-    Our lines come first, by method. The points of published lines are the settings of the tables in
+    Our lines come first, by method. Published lines have one point for every setting of a table in
     which the parameter ``figure.x`` has a single value.
     """
     model = results.model
@@ -147,7 +148,10 @@ def _published_points(results: Results, figure: Figure) -> dict[tuple[str, str],
 
 
 def _unique_value(setting: Setting, cells: Sequence[Experiment], path: str) -> Any:
-    """Value of a parameter that a setting states, or that all its fits share; else None."""
+    """Value of the parameter at ``path`` that a setting states, or that all its fits share.
+
+    ``cells`` are the planned fits of the setting. The value is None if the fits differ.
+    """
     value = setting.where.get(path, look_up(setting.where, path))
     if value is not None:
         return value

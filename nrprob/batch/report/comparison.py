@@ -38,7 +38,8 @@ class Entry:
     ----------
     ours : value from the fits of the run; None without finished fits
     published : published value, or None
-    mark : comparison of both values; None if one of them is absent, or neither direction is better
+    mark : result of the comparison of ``ours`` and ``published`` (`judge`); None if one of the
+        values is absent, or if neither high nor low values are better
     """
 
     ours: Value | None = None
@@ -52,12 +53,13 @@ class Row:
 
     Attributes
     ----------
+    method : title of the method, or its name among published values
     kind : "ours" if the run has fits of the method, "published" if it has none, "ratio" if the
         values are ratios of two methods
     fits : fits of the method in this setting, rows of ``Results.frame``
     n_settings : number of settings of data and parameters over which the entries average, since the
         setting of the table may leave some of them open
-    entries : by measure and statistic
+    entries : entries of the row, by measure and statistic
     """
 
     method: str
@@ -84,7 +86,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of one setting, under a heading (``label``)."""
+    """The rows of one setting of a table, with a heading (``label``) and a note."""
 
     label: str
     note: str
@@ -93,7 +95,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Best:
-    """Our best method and the best published method, by one measure in one setting."""
+    """Our best method and the best published method, by one measure in one setting.
+
+    ``ours`` and ``published`` are their values, and ``mark`` the result of the comparison.
+    """
 
     setting: str
     measure: str
@@ -134,7 +139,7 @@ class Comparison:
 
 
 def compare_published(results: Results, table: Table) -> Comparison:
-    """Compare our values with published ones in one of the tables of the model.
+    """Compare our values with published values in ``table``, a table of the model file.
 
     By default, the table has all our methods and all published methods. In a setting, a method
     without fits and without published values is omitted. Columns without any value are omitted,
@@ -228,9 +233,11 @@ def _find_best(
     rows: Sequence[Row],
     decimals: Mapping[Column, int],
 ) -> list[Best]:
-    """Our best and the best published method of a setting, for every measure with a goal.
+    """Compare our best with the best published method of a setting, for every measure with a goal.
 
-    The methods are compared by the mean, or by the maximum or minimum if the table has no mean.
+    ``label`` names the setting, ``rows`` are its rows, and the keys of ``decimals`` are the columns
+    of the table. The methods are compared by the mean, or by the maximum or minimum if the table
+    has no mean.
     """
     result = []
     for measure in dict.fromkeys(name for name, _ in decimals):
@@ -260,7 +267,7 @@ def _find_best(
 
 
 def summarize_all(results: Results) -> Comparison:
-    """Table of the means of all measures, of all methods in all settings."""
+    """Make a table with the means of all measures, for all methods and settings of a run."""
     measures, differs = results.comparable, results.comparable != [*results.measures]
     if results.frame[PREFIX + "objective"].isna().all():  # external estimators have none
         measures = [name for name in measures if name != "objective"]

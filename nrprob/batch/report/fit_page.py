@@ -1,4 +1,4 @@
-"""HTML page of the fits of one data set of n rows."""
+"""Write the HTML page of the fits of one data set of n rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TYPES = {"jpg": "jpeg", "svg": "svg+xml"}
 
 
 class Chapter:
-    """One clustering of a page: the first fit of a data set.
+    """Chapter of a page about one clustering: the first fit of a data set of n rows.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Chapter:
 
     @property
     def prepared(self) -> dict[str, Any]:
-        """Description of how the rows were prepared."""
+        """How the rows were prepared, from the provenance; empty if unknown."""
         return self.run.origin.get("prepared", {})
 
     def add_clusters(self, picture: bytes, name: str) -> None:
@@ -155,7 +155,7 @@ class Chapter:
 
     @cached_property
     def crossings(self) -> list[tuple[bool, Crossing]]:
-        """For every labeling: whether it was known, and its contingency table with the clusters."""
+        """For every labeling, whether it is known, and the contingency table with the clusters."""
         return [
             (
                 name in self.run.known,
@@ -167,7 +167,10 @@ class Chapter:
         ]
 
     def describe_clusters(self, n_clusters: int = 6) -> list[str]:
-        """Describe the largest clusters by their sizes and their most frequent known group."""
+        """Describe the largest clusters by their sizes and their most frequent known groups.
+
+        Returns one text for each of at most ``n_clusters`` clusters.
+        """
         order = sorted(range(len(self.clusters)), key=lambda i: -self.sizes[self.clusters[i]])
         crossing = next((crossing for known, crossing in self.crossings if known), None)
         sentences = []
@@ -224,7 +227,7 @@ class Chapter:
 
     @property
     def answer(self) -> list[str]:
-        """Sentences that answer the question of the fit."""
+        """Sentences that state the result of the fit; see `answer_in_words`."""
         if not self.clusters:
             return []
         described, features = self.described, self.features
@@ -269,7 +272,10 @@ class Chapter:
 
     @property
     def kinds(self) -> list[str]:
-        """Lists of the columns of every kind but "number", and of columns with missing values."""
+        """Texts that list the columns of every type, except for numbers, and with missing values.
+
+        Examples are "count: visits" and "missing values: age (3)".
+        """
         names: dict[str, list[str]] = {}
         for name, kind in self.prepared.get("kinds", {}).items():
             if kind != "number":
@@ -288,7 +294,7 @@ class Chapter:
 
     @property
     def profiles(self) -> dict[str, str]:
-        """Descriptions of the clusters by name, without clusters that have no typical columns."""
+        """Texts of `profile` by name of the cluster, without clusters with an empty text."""
         if self.features is None:
             return {}
         texts = {name: self.profile(i) for i, name in enumerate(self.cluster_names)}
@@ -322,7 +328,7 @@ class Chapter:
         return i == 1 and len(self.clusters) == 2 and not self.hidden[0]
 
     def _rescale(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
-        """Convert values (..., m) of m named features to the units before preparation."""
+        """Convert values (..., m) of the m features ``names`` to their units before scaling."""
         scales = self.prepared.get("scales", {})
         mean, deviation = np.array([scales.get(n, (0.0, 1.0)) for n in names]).reshape(-1, 2).T
         return np.asarray(values) * deviation + mean
@@ -330,8 +336,8 @@ class Chapter:
     def examples(self, i: int) -> tuple[list[str], list[tuple[str, list[Any]]]]:
         """Typical rows of cluster ``i``.
 
-        Returns the columns of its top features; and, for rows near its centre, their names and the
-        values of these columns.
+        Returns the names of the columns in which the cluster differs most. Returns also, for every
+        row near the centre of the cluster, the name of the row and the values of these columns.
         """
         features, table, described = self.features, self.run.table, self.described
         assert features is not None

@@ -1,4 +1,4 @@
-"""Answer of a fit in plain words, and distributions of features by cluster."""
+"""Describe the result of a fit in plain words, and summarise features by cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def compare_cluster(
 ) -> str:
     """Say in which features cluster ``i`` is higher or lower than all other rows.
 
-    ``names`` are the names of the features, and ``indicators`` is as in `Findings.describe`.
+    ``features`` has the differences between clusters, and ``names`` are the names of the features.
+    ``indicators`` is as in `Findings.describe`.
     """
     parts: dict[str, None] = {}
     for j in features.most_different(i, len(names)).tolist():
@@ -45,7 +46,9 @@ def compare_cluster(
 def compare_shares(crossing: Crossing, titles: Sequence[str]) -> str:
     """Say how the share of a cluster differs between known groups; empty if shares do not differ.
 
-    The sentence has the cluster with the largest range of shares, and the two groups at its ends.
+    ``crossing`` is the contingency table of clusters and known groups, and ``titles`` are the names
+    of the clusters. The sentence is about the cluster with the largest range of shares. It names
+    the groups with the largest and the smallest share.
     """
     if not shares_differ(crossing.counts.T):
         return ""
@@ -70,7 +73,7 @@ def answer_in_words(
     n_hidden: int = 0,
     shares: str = "",
 ) -> list[str]:
-    """Sentences that answer the question of a fit.
+    """Sentences that state the result of a fit: the clusters, their differences, and the tests.
 
     Parameters
     ----------
@@ -120,14 +123,15 @@ def answer_in_words(
 
 @dataclass(frozen=True)
 class Distribution:
-    """Distribution of one feature in every cluster.
+    """Distribution of one feature in every cluster, for a plot.
 
     Attributes
     ----------
     name : name of the feature
     is_share : whether the feature is binary; then the values are shares
     low, high : ends of the axis
-    values : for every cluster, quantiles (0.1, 0.25, 0.5, 0.75, 0.9), or the share of ones
+    values : for every cluster, quantiles (0.1, 0.25, 0.5, 0.75, 0.9), or the share of ones; empty
+        if all values of a cluster are missing
     """
 
     name: str
@@ -145,7 +149,11 @@ class Distribution:
 def summarize_feature(
     name: str, column: Any, codes: np.ndarray, clusters: Sequence[int], is_share: bool
 ) -> Distribution:
-    """Summarize a feature (n,) in every cluster; missing values are left out."""
+    """Summarize the feature ``column`` (n,) in every cluster; missing values are left out.
+
+    ``codes`` (n,) are the clusters of the rows, and ``clusters`` are the clusters to summarize.
+    ``is_share`` states whether the feature is binary.
+    """
     values = list[list[float]]()
     for cluster in clusters:
         inside = column[(codes == cluster) & ~np.isnan(column)]

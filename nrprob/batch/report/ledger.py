@@ -1,4 +1,8 @@
-"""Ledger of published results: which published values the stored results regenerate and reach."""
+"""Ledger of published results: compare published values with stored results of this package.
+
+A *cell* is a printed value of a method in a published table. A cell is *regenerated* if there is a
+stored result of the same method in the same setting.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +37,19 @@ _ERRORS_OF_DIFFERENCE = 2 * math.sqrt(2)
 
 @dataclass
 class Tally:
-    """Numbers of cells of a printed table, or of settings.
+    """Counts of the cells of a printed table, and of their comparisons with our values.
+
+    A tally may instead count settings: pairs of a row of the table and a measure. In a setting, the
+    recommended method is compared with the best printed method.
 
     Attributes
     ----------
-    source, table : the printed table; empty for totals
-    cells : number of printed values of methods, or of settings with a better direction
-    no_data : cells whose data are not available
-    regenerated : cells with a stored result
-    at_or_above, within_2_se, below : regenerated cells by the comparison with the printed value;
-        cells without a goal are in none of them
+    source, table : publication, and name of the printed table
+    cells : number of cells, or of settings
+    no_data : number of cells whose data are not available
+    regenerated : number of cells with a stored result
+    at_or_above, within_2_se, below : numbers of cells by the result of the comparison with the
+        printed value. Cells without a better direction are not counted here
     """
 
     source: str
@@ -55,7 +62,11 @@ class Tally:
     below: int = 0
 
     def add(self, has_data: bool, ours: Value | None, mark: Mark | None) -> None:
-        """Count a cell with its value and the comparison with the printed value."""
+        """Count one cell.
+
+        ``has_data`` states whether the data are available. ``ours`` is our value, or None, and
+        ``mark`` the result of the comparison with the printed value (`judge`), or None.
+        """
         self.cells += 1
         self.no_data += not has_data
         self.regenerated += ours is not None
@@ -65,7 +76,7 @@ class Tally:
 
     @property
     def counts(self) -> list[int]:
-        """All numbers, in the order of the attributes."""
+        """All counts, in the order of the attributes."""
         return [*self.as_dict().values()][2:]
 
     def as_dict(self) -> dict[str, Any]:
@@ -79,10 +90,11 @@ class Ledger:
 
     Attributes
     ----------
-    faithful : cells by source and table: the same method in the same setting
-    ours : settings by source and table: the recommended method and the best printed method
+    faithful : counts of cells, one tally per printed table: the same method in the same setting
+    ours : counts of settings, one tally per printed table: recommended and best printed method
     tables : printed tables with our values
-    best : settings with a result of the recommended method
+    best : comparisons of the recommended method with the best printed method, in settings with a
+        stored result of the recommended method
     n_outdated : number of stored results that no model file would compute in the same way
     """
 
@@ -93,7 +105,7 @@ class Ledger:
     n_outdated: int = 0
 
     def dumps(self) -> str:
-        """Write the numbers as JSON."""
+        """Write the counts as JSON."""
         content = {
             "faithful": [tally.as_dict() for tally in self.faithful],
             "ours": [tally.as_dict() for tally in self.ours],
@@ -104,7 +116,10 @@ class Ledger:
 
 @dataclass
 class _Case:
-    """The best printed value of a measure in a row of a printed table, and our value."""
+    """The best printed value of a measure in a row of a printed table, and our value.
+
+    ``ours`` is the best value of a recommended method, and ``title`` the title of this method.
+    """
 
     printed: Published
     title: str = ""
@@ -112,7 +127,7 @@ class _Case:
 
 
 class _Model:
-    """A model file, with its stored results."""
+    """A model file with its stored results, which are given by digest and statistic."""
 
     def __init__(self, path: Path, stored: Mapping[tuple[str, str], StoredResult]):
         self.model: ModelFile = read_model(path)
@@ -126,7 +141,10 @@ class _Model:
         return sum(digest not in current for digest, _ in self._stored)
 
     def find(self, setting: Setting, title: str, measure: str, statistic: str) -> Value | None:
-        """Stored value of a method in a setting; None if there is none, or it is outdated."""
+        """Return the stored value of the method ``title`` in a setting.
+
+        The value is None if it is not stored, or is outdated.
+        """
         if self._digests is None:
             return None
         methods = split_ratio(title, self.model.titles)
@@ -135,9 +153,10 @@ class _Model:
         return None if result is None else result.as_value
 
     def regenerate(self, setting: Setting, printed: Published) -> Value | None:
-        """Stored value of the method of a printed value.
+        """Return the stored value that corresponds to a printed value; None without one.
 
-        The method whose key ``printed`` has its name comes before the method with its title.
+        It belongs to the method of the model file whose key ``printed`` is the name of the printed
+        method. If there is none, it belongs to the method with this name as its title.
         """
         methods = [m.label for m in self.model.methods if m.printed == printed.method]
         values = (
@@ -187,7 +206,11 @@ def _add_cases(
     setting: Setting,
     printed: Sequence[Published],
 ) -> None:
-    """Add the recommended methods of a model file to the rows of printed tables."""
+    """Add the values of the recommended methods of a model file to ``cases``.
+
+    The keys of ``cases`` are source, table, row and measure. ``entry`` is the model file, and
+    ``printed`` are the printed values of one setting of the file.
+    """
     for best in _best_printed(printed):
         case = cases.setdefault((best.source, best.table, best.row, best.measure), _Case(best))
         choose = max if best.goal == "higher" else min
@@ -200,7 +223,7 @@ def _add_cases(
 
 
 def _best_printed(printed: Iterable[Published]) -> Iterator[Published]:
-    """Best printed method of every row of a table and measure with a better direction.
+    """Yield the best printed value of every row of a table and every measure with a direction.
 
     Methods are compared by the mean. Ratios of two methods are left out.
     """
@@ -219,7 +242,10 @@ def _count(
     regenerated: Mapping[str, Value],
     cases: Iterable[_Case],
 ) -> None:
-    """Fill a ledger with the tables and their numbers of cells and settings."""
+    """Fill a ledger with the printed tables, and with the counts of their cells and settings.
+
+    ``regenerated`` has our values by the id of the printed value.
+    """
     tables: dict[tuple[str, str], list[Published]] = {}
     for p in published:
         if p.method:  # inputs of an experiment have no method
@@ -245,7 +271,7 @@ def _make_table(
     regenerated: Mapping[str, Value],
     tally: Tally,
 ) -> Comparison:
-    """Make a printed table with our values, and count its cells."""
+    """Make a printed table with our values, and count its cells in ``tally``."""
     columns = [*dict.fromkeys((p.measure, p.statistic) for p in printed)]
     rows: dict[str, dict[str, dict[tuple[str, str], Entry]]] = {}
     for p in printed:

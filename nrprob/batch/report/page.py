@@ -124,9 +124,9 @@ def _make_section(folder: Path, anchor: str) -> dict[str, Any]:
 
 
 def _make_chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
-    """Describe the clusters of a run with one data set and one fit per method.
+    """Make the chapter about the clusters of a run with one data set and one fit per method.
 
-    The data are loaded again.
+    The data are loaded again; InputError is raised if their number of rows has changed.
     """
     chapter = Chapter(plan_result(plan, dataset))
     n_rows, n_labels = chapter.run.table.X.shape[0], len(chapter.fit.labels)
@@ -142,7 +142,11 @@ def _make_chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
 
 
 def _alerts(info: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
-    """Warnings about missing, infeasible and incomparable fits."""
+    """Warnings about missing, infeasible and incomparable fits, for the page.
+
+    ``info`` is from `summarize_run`. ``notes`` has the numbers of skipped and failed fits, by
+    reason, as JSON.
+    """
     result = []
     if info["missing"]:
         missing = ", ".join(f"{method} {count}" for method, count in info["missing"].items())

@@ -36,6 +36,8 @@ class Results:
     ``method``, ``case``, ``repeat``, ``run`` and ``variant`` (attributes of
     `nrprob.batch.plan.Experiment`; ``cell`` is ``id``), ``done`` (whether the fit is finished),
     ``feasible`` (whether the fit is finished and its constraints are feasible), and all measures.
+    The names of columns of measures have the prefix `PREFIX`. Further columns have the
+    circumstances of finished fits, such as versions. ``measures`` are the names of the measures.
     """
 
     model: ModelFile
@@ -52,12 +54,12 @@ class Results:
         return [name for name in self.measures if name not in {*objectives, "objective"}]
 
     def filter_fits(self, where: Mapping[str, Any]) -> pd.DataFrame:
-        """Rows of ``frame`` of the fits that have these values of their parameters."""
+        """Rows of ``frame`` for the fits whose parameters have the values in ``where``."""
         return self.frame[[matches(cell, where) for cell in self.cells]]
 
 
 def collect_results(dataset: xarray.Dataset, plan: Plan) -> Results:
-    """Join the results of `nrprob.batch.load` with their plan."""
+    """Join the results ``dataset``, from `nrprob.batch.load`, with their plan."""
     model, cells = plan.model, plan.cells
     columns = ["cell", "method", "case", "repeat", "run", "variant"]
     frame = pd.DataFrame(
@@ -92,9 +94,10 @@ def collect_results(dataset: xarray.Dataset, plan: Plan) -> Results:
 
 
 def iterate_settings(results: Results) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
-    """Yield data, method, parameters and fits of every setting, a combination of the first three.
+    """Yield the settings of a run: combinations of data, method and parameters of the method.
 
-    Data and parameters are texts that name only parameters that vary.
+    Every item has four entries: parameters of the data as text, title of the method, parameters of
+    the method as text, and fits as rows of ``frame``. The texts have only parameters that vary.
     """
     data_names = varying_parameters([*{cell.case: cell.data for cell in results.cells}.values()])
     grids = {m.label: [*m.grid] for m in results.model.methods}
@@ -132,7 +135,7 @@ def measure_performance(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
     def group_fits(by: list[str]) -> pd.DataFrame:
-        """Summarize the finished fits of every group."""
+        """Summarize the finished fits of every group with equal values in the columns ``by``."""
         groups = done.groupby(by, sort=False)
         seconds = PREFIX + "seconds"
         table = groups.agg(

@@ -14,9 +14,12 @@ _MAX_ENTRIES = 5 * 10**7  # entries of larger tables take too long
 
 
 def draw_sample_plane(X: Any, labels: Any, known: np.ndarray | None) -> list[bytes]:
-    """Plot samples adjusted for known groups; return PNG files by known group and by cluster.
+    """Plot samples, adjusted for known groups, in the plane that separates clusters most.
 
-    The list has only the second plot without known structure, and is empty for large tables.
+    ``X`` (n, m) are the features, ``labels`` (n,) the clusters, and ``known`` (n, n_labelings) the
+    known labelings, or None. Returns the contents of two PNG files, in which samples are marked by
+    known group and by cluster. Without known labelings, only the second file is returned; for large
+    tables, the list is empty.
     """
     import matplotlib
     import matplotlib.pyplot as plt

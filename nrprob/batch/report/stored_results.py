@@ -40,12 +40,13 @@ FOLDER = "results"  # name of the folder beside the model files
 
 @dataclass(frozen=True)
 class StoredResult:
-    """An entry of a table of a run.
+    """An entry of a table of a run, stored as a row of a CSV file.
 
     Attributes
     ----------
     digest : digest of the planned fits and of the measure (`PlanDigests`)
-    table, setting, method, measure, statistic : place of the entry when it was stored
+    table, setting, method, measure, statistic : table of the model file, and setting, method,
+        measure and statistic of the entry in the table, when the entry was stored
     value, error : the statistic and its standard error, NaN if undefined
     n_sets, n_runs : number of data sets, and largest number of fits of a method on one of them
     seconds : run time of all fits of the entry
@@ -67,14 +68,18 @@ class StoredResult:
 
     @property
     def as_value(self) -> Value:
-        """The entry as a value of a report."""
+        """The entry as a `Value` of a report."""
         over = "data sets" if self.n_sets > 1 else "fits"
         is_single = np.isnan(self.error)
         return Value(self.value, self.error, self.n_sets, self.n_runs, "" if is_single else over)
 
 
 class PlanDigests:
-    """Digests of the entries of a model file, from its plan without repeats and runs."""
+    """Digests of the table entries of a model file.
+
+    Fits that differ only in the repeat or run have a common description. The digests are therefore
+    computed from a plan with one repeat and one run.
+    """
 
     def __init__(self, model: ModelFile):
         self._model = model
@@ -119,7 +124,7 @@ class PlanDigests:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _describe(self, cell: Experiment) -> str:
-        """Describe the fits that differ from a planned fit in their seeds only, as JSON."""
+        """Describe a planned fit, and all fits that differ from it in seeds only, as JSON."""
         if cell.id not in self._texts:
             data = self._model.data
             content = {
@@ -137,7 +142,10 @@ class PlanDigests:
 
 
 def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters that are not None, so that a new optional parameter outdates nothing."""
+    """Leave out parameters with the value None.
+
+    A new parameter with the default None therefore does not change the digests.
+    """
     return {name: value for name, value in parameters.items() if value is not None}
 
 
@@ -169,8 +177,8 @@ def store_results(run: Path, folder: Path) -> tuple[Path, int]:
     unfinished fits are left out, as are fits that the model file no longer has.
 
     Returns the path of the file and the number of its entries. Raises InputError if the run has no
-    model file in the folder, or no finished entry of a table, and if the default parameters of a
-    method have changed since the run.
+    model file in the folder, or no finished entry of a table. Raises InputError also if the default
+    parameters of a method have changed since the run.
     """
     path = _find_model(run, folder)
     model = read_model(path)
@@ -210,7 +218,7 @@ def _find_model(run: Path, folder: Path) -> Path:
 
 
 def _refuse_other_defaults(results: Results, run: Path) -> None:
-    """Raise InputError if fits had other default parameters than the present ones."""
+    """Raise InputError if default parameters of a method have changed since the run ``run``."""
     names = {cell.method: cell.name for cell in results.cells}
     for (method, text), fits in results.frame.groupby(["method", "defaults"]):
         present = json.dumps(registry.find_method(names[method]).defaults)
@@ -222,7 +230,10 @@ def _refuse_other_defaults(results: Results, run: Path) -> None:
 
 
 def _finished_entries(results: Results) -> Iterator[StoredResult]:
-    """Yield the entries of all tables whose fits are all finished."""
+    """Yield the entries of all tables, unless some of their fits are unfinished.
+
+    Entries with equal digest and statistic are yielded once.
+    """
     model = results.model
     digests, stored = PlanDigests(model), set[tuple[str, str]]()
     for table in model.tables:
@@ -246,7 +257,7 @@ def _finished_entries(results: Results) -> Iterator[StoredResult]:
 
 
 def _describe_versions(fits: pd.DataFrame) -> str:
-    """Versions that computed fits, as in "python 3.13.1, nrprob 0.1.0, jax 0.9.0, numpy 2.4.0"."""
+    """Versions of Python and packages of fits: "python 3.13.1, nrprob 0.1.0, jax 0.9.0, ..."."""
     texts: dict[str, None] = {}
     for text in fits["versions"].unique():
         versions = json.loads(text)

@@ -79,9 +79,9 @@ def format_difference(value: float) -> str:
 
 
 def with_error(value: float, error: float, measure: str, statistic: str = "mean") -> list[str]:
-    """Format a value and its error with the same number of decimals.
+    """Format a value and its standard error with the same number of decimals.
 
-    The list has the value only if the error is NaN.
+    Returns both texts, or only the text of the value if the error is NaN.
     """
     text = format_value(value, measure, statistic)
     decimals = len(text.partition(".")[2])
@@ -89,7 +89,10 @@ def with_error(value: float, error: float, measure: str, statistic: str = "mean"
 
 
 def published_formats(table: Comparison) -> dict[tuple[str, str], str]:
-    """Format of the published values of every column, with enough decimals for all of them."""
+    """Format string of the published values of every column, by measure and statistic.
+
+    The format has enough decimals for all values of the column.
+    """
     return {
         column: "%g" if column[1] == "p" else f"%.{table.decimals.get(column, 0)}f"
         for column in table.columns
@@ -143,7 +146,7 @@ def describe_averages(table: Comparison) -> str:
 
 
 def group_columns(table: Comparison) -> dict[str, list[str]]:
-    """Names of the columns of each measure."""
+    """Headings of the columns of a table, by measure."""
     result: dict[str, list[str]] = {}
     for measure, statistic in table.columns:
         result.setdefault(measure, []).append("mean ± SE" if statistic == "mean" else statistic)
@@ -193,7 +196,7 @@ def describe_labels(model: ModelFile) -> str:
 
 
 def describe_split(model: ModelFile) -> str:
-    """Describe the split of the rows."""
+    """Describe the split of a model file: shares of the parts, and use of the labels."""
     split = model.split
     assert split is not None
     shares = [
@@ -220,7 +223,7 @@ def _percent(share: float) -> str:
 
 
 def describe_pairs(model: ModelFile) -> str:
-    """Describe the pairs of rows."""
+    """Describe the must-links and cannot-links of a model file: numbers and wrong pairs."""
     assert model.constraints is not None
     ways = {
         "none": "none wrong",
@@ -260,7 +263,7 @@ def _read_template(name: str) -> str:
 
 
 def render(template: str, **content: Any) -> str:
-    """Fill a template of this folder with escaped content."""
+    """Fill an HTML template of this folder with escaped content; return the text of the page."""
     import jinja2
 
     import nrprob

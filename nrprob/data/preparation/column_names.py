@@ -30,7 +30,7 @@ def check_names(names: pd.Index, what: str) -> None:
 
 
 def name_columns(frame: pd.DataFrame, drop: list[str]) -> pd.DataFrame:
-    """Return the frame with string names; all columns to drop must exist."""
+    """Return the frame with column names as strings; raise if a column of ``drop`` is missing."""
     names = frame.columns.map(str)
     check_names(names, "X")
     check_dropped(drop, names)

@@ -122,10 +122,10 @@ def is_year(name: str, values: np.ndarray) -> bool:
 
 
 def missing_value_code(values: np.ndarray) -> float | None:
-    """The lowest or highest value, if it is probably a code for missing values; otherwise None.
+    """Return the lowest or the highest value if it is probably a code for missing values.
 
-    Such a value is farther from all other values than ten times their range. An example is -9999
-    among shares.
+    Such a value is farther from all other values than ten times the range of the other values. An
+    example is -9999 among shares. The result is None if there is no such value.
     """
     if len(values) < _FEW or values.min() == values.max():
         return None

@@ -26,7 +26,11 @@ from nrprob.known import Memberships
 
 
 def as_categories(column: pd.Series) -> pd.Series:
-    """Convert a text column to categories: in the order of a categorical column, else sorted."""
+    """Convert a text column to pandas categories.
+
+    A categorical column keeps the order of its categories. The values of any other column are
+    sorted.
+    """
     column = column.reset_index(drop=True)
     if isinstance(column.dtype, pd.CategoricalDtype):
         return column.cat.remove_unused_categories()
@@ -38,9 +42,9 @@ def encode_features(
 ) -> Features:
     """Encode columns of n rows as numeric features.
 
-    Booleans become 0 and 1. Text becomes binary columns: one per value, or one in all if there are
-    two values. With ``missing="mean"``, the mean of the column replaces missing values. Notes about
-    changes are added to ``record``.
+    Booleans become 0 and 1. A text column becomes one binary column per value, or a single binary
+    column if it has two values. With ``missing="mean"``, the mean of the column replaces missing
+    values. Notes about changes are added to ``record``.
     """
     names: list[str] = []
     parts: list[np.ndarray] = []
@@ -88,7 +92,7 @@ def encode_features(
 def _encode_text(
     name: str, column: pd.Series, missing: str, record: Record
 ) -> dict[str, np.ndarray]:
-    """Make binary columns (n,) for the values of a text column of n rows, by name."""
+    """Return the binary columns (n,) that encode the values of a text column of n rows, by name."""
     values = _distinct_texts(column)
     has_two = len(values) == 2
     is_missing = column.isna().to_numpy(bool)
@@ -149,7 +153,10 @@ def known_groups(known: Any) -> np.ndarray | None:
 
 
 def take_known_rows(known: Any, rows: np.ndarray, n: int) -> Any:
-    """Known structure of the rows with the positions ``rows`` among n, as estimators accept it."""
+    """Select known structure by row, and convert it to a form that estimators accept.
+
+    ``known`` is the known structure of n rows, and ``rows`` are the positions to select.
+    """
     if known is None:
         return None
     if is_table(known):
@@ -166,7 +173,7 @@ def take_known_rows(known: Any, rows: np.ndarray, n: int) -> Any:
 
 
 def warn_of_determined(columns: dict[str, pd.Series], known: Any, record: Record) -> None:
-    """Warn of columns that vary, but not within the groups of known labels."""
+    """Warn of columns that known labels determine: varying, but constant in every known group."""
     groups = known_groups(known)
     if groups is None or 2 * (groups.max() + 1) > len(groups):
         return  # with less than two rows per group on average, a column rarely varies within groups
@@ -190,7 +197,7 @@ def _impute_mean(values: np.ndarray) -> np.ndarray:
 
 
 def _distinct_texts(column: pd.Series) -> list[Any]:
-    """Distinct values of a text column: in the order of its categories, else sorted."""
+    """Distinct values of a text column, sorted; a categorical column keeps its order."""
     result = column.dropna().unique().tolist()
     if hasattr(column, "cat"):
         return [value for value in column.cat.categories if value in result]

@@ -133,7 +133,7 @@ def select_complete_rows(
 
 
 def _format_counts(masks: dict[str, np.ndarray], most: int = 8) -> str:
-    """List, for a message, the number of rows that each column's mask in ``masks`` selects."""
+    """List the number of selected rows per column, for a message; ``masks`` select rows by name."""
     shown = [f"{mask.sum()} in {name}" for name, mask in masks.items()]
     return ", ".join(shown[:most]) + (", ..." if len(shown) > most else "")
 

@@ -137,12 +137,12 @@ def prepare(
         up to 20 distinct values by binary columns ``column=value``: one per value, or, for two
         values, one for the second value. A text column of more values raises ValueError.
     missing : {"keep", "error", "drop", "mean"}, default="keep"
-        "keep" leaves missing features missing; rows with a missing known label form a separate
-        group if ``known`` is a frame or names columns. Missing covariates raise ValueError.
-        "error" raises ValueError for missing values, "drop" leaves out their rows, and "mean"
-        imputes the mean of the column (for binary columns, the share of ones). Known labels and
-        text that is kept cannot be imputed. Infinite values raise ValueError unless
-        ``missing="drop"``.
+        "keep" keeps missing values of features. Rows with a missing known label then form a
+        separate group if ``known`` is a frame or names columns; missing covariates raise
+        ValueError. "error" raises ValueError for missing values, "drop" leaves out rows with
+        missing values, and "mean" imputes the mean of the column (for binary columns, the share of
+        ones). Known labels and text that is kept cannot be imputed. Infinite values raise
+        ValueError unless ``missing="drop"``.
     log : "auto" or collection of str, default=()
         Columns of measurements that are replaced by their logarithms, for example ``log(income)``.
         "auto" takes skewed columns, if Gaussian clusters of the logarithms describe the column
@@ -285,7 +285,7 @@ def _prepare_array(
     X: Any, known: Any, categories: str, missing: str, log: str | Collection[str],
     standardize: bool | str, drop: list[str], names: list[str] | None, say: Say, units: bool,
 ) -> Prepared:  # fmt: skip
-    """Prepare an array, whose columns are numbered if they have no names."""
+    """Prepare an array; columns without names are numbered. See `prepare_table`."""
     names, units = names or feature_names_of(X), units and not is_annotated(X)
     X, known = extract_known(X, known)
     if drop and names is None:
@@ -342,7 +342,8 @@ class _TablePreparation(Record):
         """Select rows, encode features, take logarithms and standardise.
 
         Columns of a frame are checked for identifiers, years and codes for missing values.
-        ``units`` states whether columns may have different units.
+        ``columns`` are the features by name, ``n`` is the number of rows, and ``units`` states
+        whether columns may have different units. See `nrprob.prepare` for all other arguments.
         """
         rows, known = self.select_rows(columns, known, n, missing)
         selected = {name: column.iloc[rows] for name, column in columns.items()}
@@ -381,7 +382,7 @@ class _TablePreparation(Record):
     ) -> tuple[np.ndarray, Any]:
         """Select the rows to keep, by the treatment ``missing`` of missing values.
 
-        Returns their positions, and their known structure.
+        Returns the positions of these rows, and their known structure.
         """
         frame = self._read_known(known, missing)
         if frame is not None and (empty := [z for z in frame if not frame[z].notna().any()]):
@@ -489,7 +490,7 @@ class _TablePreparation(Record):
             raise unfit_columns(problems, texts, self.say)
 
     def _read_known(self, known: Any, missing: str) -> pd.DataFrame | None:
-        """Return the known columns as a frame; None for arrays and without known structure.
+        """Return the known columns as a frame; None if ``known`` is an array or None.
 
         If missing values are kept, rows with a missing label form a separate group.
         """

@@ -14,11 +14,14 @@ Say = Callable[[str, Any], str]
 
 
 class MissingValues(ValueError):
-    """Values are missing or infinite, and ``missing`` does not allow dropping their rows."""
+    """Error for missing or infinite values that the argument ``missing`` does not allow.
+
+    ``missing`` is an argument of `nrprob.prepare`.
+    """
 
 
 class UnfitColumns(ValueError):
-    """Columns cannot be features, and their treatment is ambiguous.
+    """Error for columns that cannot be features, and whose treatment the user has to choose.
 
     Attributes
     ----------
@@ -37,9 +40,10 @@ class UnfitColumns(ValueError):
 
 
 def unfit_columns(problems: Sequence[Problem], texts: str, say: Say) -> UnfitColumns:
-    """One error for all columns that cannot be features.
+    """Make one error for all columns that cannot be features.
 
-    ``texts`` describes the admissible text, and ``say`` is as in `Record`.
+    ``problems`` are these columns, ``texts`` describes the admissible text, and ``say`` is the
+    attribute of `Record`.
     """
     error = UnfitColumns("", problems)
     remedies = ", ".join(dict.fromkeys(problem.remedy for problem in problems))
@@ -66,7 +70,7 @@ def as_option(option: str, value: Any) -> str:
 
 @dataclass
 class Record:
-    """Notes and warnings about a table.
+    """Record of what the preparation of a table has changed, and of suspicious columns.
 
     Attributes
     ----------
@@ -95,7 +99,7 @@ class Record:
         return self.categories == "keep"
 
     def note_columns(self, names: list[str], line: str) -> None:
-        """Add a note about columns; the names and "is" or "are" replace ``{}`` in ``line``."""
+        """Add the note ``line`` about columns; names and "is" or "are" replace its ``{}``."""
         if names:
             verb = "is" if len(names) == 1 else "are"
             self.notes.append(line.format(f"{quote_names(names)} {verb}"))

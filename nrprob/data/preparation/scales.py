@@ -129,7 +129,7 @@ def take_logarithms(
 
 
 def _positions(features: Features, log: list[str]) -> list[int]:
-    """Positions of the columns of ``log``, which must be measurements."""
+    """Return the positions of the columns named in ``log``; raise unless they are measurements."""
     for name in log:
         if name not in features.names or not features.is_number[features.names.index(name)]:
             measured = np.array(features.names)[features.is_number].tolist()
@@ -141,7 +141,7 @@ def _positions(features: Features, log: list[str]) -> list[int]:
 
 
 def _offset_of_column(x: np.ndarray, name: str) -> float:
-    """Offset of the logarithm of a column (n,) that the user has chosen."""
+    """Offset a of the logarithm log(x + a) of a column ``x`` (n,) that the user has named."""
     if (low := float(np.nanmin(x))) < 0:
         raise ValueError(
             f"logarithms need values of at least 0; got {low:.4g} in {name!r}; leave the column "
@@ -153,7 +153,7 @@ def _offset_of_column(x: np.ndarray, name: str) -> float:
 def _describe_scales(
     names: list[str], deviation: np.ndarray, measured: np.ndarray, others: bool
 ) -> str:
-    """Describe the ratio of the largest and the smallest scale; empty if it is below 10.
+    """Describe the ratio of the largest and the smallest scale; empty if this ratio is below 10.
 
     ``deviation`` are the standard deviations of the columns, and ``measured`` masks the columns to
     compare. With ``others``, binary columns count as one more column, of scale 1.

@@ -34,7 +34,7 @@ _NAMES = {",": "comma", ".": "point"}
 
 @dataclass
 class Problem:
-    """Columns that cannot be used as they are.
+    """Columns of a table that cannot be used as they are, and what the user can do.
 
     Attributes
     ----------
@@ -68,12 +68,15 @@ class ReadingRecord:
     problems: list[Problem] = field(default_factory=list)
 
     def add_warning(self, line: str) -> None:
-        """Add a warning; the last part of ``line`` advises an option of the command line."""
+        """Add the warning ``line``, whose last part advises an option of the command line.
+
+        The advice is left out if ``has_options`` is False.
+        """
         self.warnings.append(line if self.has_options else line.rpartition("; ")[0])
 
 
 def as_command_options(problems: Sequence[Problem]) -> str:
-    """Options of the command line that settle all problems, quoted for a shell."""
+    """Join the command-line options that settle all problems, quoted for a shell."""
     options: dict[str, dict[str, None]] = {}
     for problem in problems:
         for option, texts in problem.options.items():
@@ -89,7 +92,9 @@ def as_command_options(problems: Sequence[Problem]) -> str:
 
 
 class TextSource:
-    """Source of a table, which locates rows for messages.
+    """Source of a table: a file, or an object in memory.
+
+    The methods locate rows in the source, for messages, and read original texts.
 
     Attributes
     ----------
@@ -103,11 +108,11 @@ class TextSource:
     index: Any = None
 
     def locate(self, rows: Sequence[int]) -> str:
-        """Describe the location of rows in the source; ``rows`` are their positions from 0."""
+        """Describe where rows of the table are in the source; ``rows`` are positions from 0."""
         return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}"
 
     def read_texts(self, names: Sequence[str]) -> Mapping[str, pd.Series]:
-        """Texts (n,) of columns of floats in the file, by name; empty without a text file."""
+        """Return the original texts (n,) of named columns, by name; empty without a text file."""
         return {}
 
 
@@ -206,7 +211,7 @@ class _Conversion:
     ----------
     frame : table, whose columns are replaced
     problems : problems of all columns
-    certain : for both decimal separators, the columns that certainly use it
+    certain : for each decimal separator, the columns that certainly use this separator
     """
 
     def __init__(
@@ -221,10 +226,10 @@ class _Conversion:
         self._missing: dict[str, dict[str, int]] = {}
 
     def convert_plain(self, name: str, texts: pd.Series) -> bool:
-        """Convert a column of digits and one decimal separator; return whether it is converted.
+        """Convert a column of plain decimal numbers, and return whether it was converted.
 
-        The function only treats columns whose decimal separator is certain. It is much faster than
-        `convert_column` on millions of distinct numbers.
+        Only columns whose decimal separator is certain are converted. On millions of distinct
+        numbers, this method is much faster than `convert_column`.
         """
         is_missing = texts.str.strip().str.lower().isin(MISSING_TEXT)
         rest = texts.mask(is_missing)
@@ -278,7 +283,7 @@ class _Conversion:
         self.count_missing(name, counts)
 
     def count_missing(self, name: str, counts: Mapping[str, int]) -> None:
-        """Count the rows of a column in which a text stands for a missing value."""
+        """Record texts that stand for missing values in a column, with their numbers of rows."""
         for text, count in counts.items():
             by_column = self._missing.setdefault(text.strip(), {})
             by_column[name] = by_column.get(name, 0) + count
@@ -339,7 +344,7 @@ class _Conversion:
         self.problems.append(Problem(got, remedy, [name], options))
 
     def write_notes(self) -> None:
-        """Add one note for every kind of change to the record."""
+        """Add to the record one note for every kind of change."""
         for change, examples in self._changes.items():
             example = next(iter(examples.values()))
             self._record.notes.append(f"{change} in {quote_names(examples)} ({example})")
@@ -352,7 +357,7 @@ class _Conversion:
 
 
 def _changes_of(text: str, reading: Reading, decimal: str) -> list[str]:
-    """Changes that convert a text to a number, as beginnings of notes."""
+    """List the changes by which a text becomes a number, worded as beginnings of notes."""
     changes = {
         "numbers in parentheses are negative": reading.is_negative,
         "percent signs removed": reading.unit in ("%", "‰"),

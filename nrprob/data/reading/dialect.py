@@ -188,14 +188,16 @@ def _comment_cells(lines: Sequence[str], separator: str) -> list[str] | None:
 
 
 def _choose_separator(lines: Sequence[str], is_cut: bool, expected: str) -> tuple[str, list[str]]:
-    """Choose the separator for which most records have equally many cells.
+    """Choose the separator of the columns for which most records have equally many cells.
 
-    Among equally good separators, the function prefers the one with the largest share of numbers:
-    semicolons split 1,5;2,5 into two numbers, and commas split it into 1, 5;2 and 5.
+    Among equally good separators, the function prefers the separator with the largest share of
+    numbers. For example, semicolons split 1,5;2,5 into two numbers, and commas split this line into
+    1, 5;2 and 5. ``is_cut`` states whether ``lines`` are only the beginning of the file.
+    ``expected`` is the separator that wins ties, and the result if no separator fits.
 
     Returns
     -------
-    separator, others : the separator, and other separators that are as good
+    separator, others : the chosen separator, and other separators that are as good
     """
     scores: dict[str, tuple[float, float]] = {}
     for separator in (*"\t;,|", WHITESPACE):
@@ -293,7 +295,10 @@ def _is_title(row: Sequence[str], width: int) -> bool:
 
 
 def _lacks_header(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Why the first line is a row of the table rather than its header; empty if it is a header."""
+    """Return why the first line is a row of the table rather than a header; empty for a header.
+
+    ``names`` are the cells of the first line, and ``rows`` the cells of the following lines.
+    """
     columns = [[row[j].strip() for row in rows if j < len(row)] for j in range(len(names))]
     columns = [[cell for cell in column if cell] for column in columns]
     numeric = [bool(c) and all(read_number(cell) for cell in c) for c in columns]
@@ -310,10 +315,10 @@ def _lacks_header(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _are_names(header: Sequence[float | None]) -> bool:
-    """Whether numbers in the first line of a table of numbers are names of the columns.
+    """Whether the numbers in the first line of a numeric table are names of the columns.
 
-    They are names if they count the columns, as in files of pandas, or are many increasing numbers,
-    such as wavelengths.
+    The numbers are names in two cases: they count the columns, as in files of pandas; or there are
+    at least eight, in increasing order, such as wavelengths.
     """
     n = len(header)
     if [*header] == [*range(n)] or (n > 2 and [*header] == [*range(1, n + 1)]):
@@ -323,9 +328,10 @@ def _are_names(header: Sequence[float | None]) -> bool:
 
 
 def _units(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Units in the first row of a table; empty if this row has none.
+    """Return the units of measurement in the first row; empty if this row holds no units.
 
-    All columns of numbers must begin with a text or an empty cell, and two or more with a text.
+    The row holds units if it has no number, and if at least two numeric columns of ``rows`` begin
+    with a text. ``width`` is the number of columns.
     """
     if len(rows) < 3 or any(read_number(cell) for cell in rows[0]):
         return []
@@ -341,7 +347,7 @@ def _units(rows: Sequence[Sequence[str]], width: int) -> list[str]:
 
 
 def _numbered(names: Sequence[str], twice: Sequence[str]) -> list[str]:
-    """Append a number to names that occur more than once."""
+    """Append a number to the names ``twice``, which occur more than once among ``names``."""
     count: Counter[str] = Counter()
     result = []
     for name in names:

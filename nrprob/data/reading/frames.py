@@ -135,7 +135,7 @@ class _TextFile(TextSource):
             yield file
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Number of the first line, from 1, and cells of every row."""
+        """Yield the number of the first line, from 1, and the cells of every row of the table."""
         dialect = self._dialect
         with self._open_rows() as file:
             for record in records_of(file, dialect.separator, dialect.skips_spaces):
@@ -188,7 +188,7 @@ class _TextFile(TextSource):
         return _list_lines(lines)
 
     def read_texts(self, names: Sequence[str]) -> Mapping[str, pd.Series]:
-        """Texts (n,) of columns in the file, by name."""
+        """Return the original texts (n,) of the named columns of the file, by name."""
         if not names:
             return {}
         frame = self.read(self.names, usecols=list(names), dtype=str).iloc[self.row_numbers]
@@ -214,7 +214,7 @@ def _list_lines(lines: Sequence[int]) -> str:
 def _read_text(
     path: Path, options: ReadingOptions, record: ReadingRecord
 ) -> tuple[pd.DataFrame, _TextFile]:
-    """Read a text file; columns that hold numbers only are numeric."""
+    """Read a text file as a frame and a source; columns that hold only numbers are numeric."""
     import pandas as pd
 
     source = _TextFile(path, options)
@@ -233,7 +233,7 @@ def _read_text(
 
 
 def _read_spreadsheet(path: Path, options: ReadingOptions) -> tuple[pd.DataFrame, _Sheet]:
-    """Read a sheet; columns that hold numbers only are numeric."""
+    """Read a sheet as a frame and a source; columns that hold only numbers are numeric."""
     import pandas as pd
 
     header, rows, first = read_sheet(path, options.sheet)

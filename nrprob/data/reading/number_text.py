@@ -57,9 +57,10 @@ _PLAIN = re.compile(r"\d+")
 
 
 def _read_body(body: str, decimal: str) -> tuple[str, bool] | None:
-    """Digits of an unsigned number with a decimal point, and whether thousands are separated.
+    """Read the digits and separators ``body`` of an unsigned number.
 
-    The result is None if ``body`` is no number with the decimal separator ``decimal``.
+    Returns the number as text with a decimal point, and whether its thousands are separated. The
+    result is None if ``body`` is not a number with the decimal separator ``decimal``.
     """
     integer, separator, fraction = body.partition(decimal)
     if separator and not (fraction.isdigit() if fraction else integer):
@@ -74,15 +75,15 @@ def _read_body(body: str, decimal: str) -> tuple[str, bool] | None:
 
 
 class Reading(NamedTuple):
-    """One text as a number.
+    """The number that a text stands for, under each of the two decimal separators.
 
     Attributes
     ----------
-    values : the number if the decimal separator is a point, and if it is a comma; None where the
-        text is no such number
-    unit : percent or currency sign; empty without one
+    values : two numbers: with the point, and with the comma, as decimal separator; None if the text
+        is not a number with this separator
+    unit : percent or currency sign; empty without a sign
     is_bare : whether the text is a whole number of four digits or more, without separators
-    is_grouped : for both decimal separators, whether thousands are separated
+    is_grouped : for each decimal separator, whether the thousands of the number are separated
     is_negative : whether parentheses mark a negative number
     """
 
@@ -131,9 +132,9 @@ class NumberColumn:
 
     Attributes
     ----------
-    readings : for every distinct text that is a number, its reading
+    readings : for every distinct text that is a number, its `Reading`
     missing : distinct texts that stand for missing values
-    others : the other distinct texts; then the column cannot be read as numbers
+    others : all other distinct texts; the column can be read as numbers only if there are none
     decimals : admissible decimal separators
     is_ambiguous : whether two decimal separators are admissible and give different numbers
     units : percent and currency signs; an empty text stands for numbers without a sign
@@ -148,15 +149,15 @@ class NumberColumn:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all texts are whole numbers without any signs, such as codes that are text."""
+        """Whether all texts consist of digits only, such as codes stored as text."""
         return not (self.missing or self.others) and all(map(_PLAIN.fullmatch, self.readings))
 
     def differing(self) -> list[str]:
-        """Texts whose two readings differ, or that have only one reading."""
+        """Texts whose value depends on the decimal separator, or that fit only one separator."""
         return [t for t, r in self.readings.items() if r.values[0] != r.values[1]]
 
     def odd_texts(self, decimal: str = "") -> list[str]:
-        """Texts because of which the column cannot be read as numbers; empty if it can be.
+        """Return the texts that keep the column from being read as numbers; empty if none does.
 
         ``decimal`` is the required decimal separator; empty if every separator is admissible.
         """
@@ -179,7 +180,7 @@ def analyse_texts(counts: Mapping[str, int]) -> NumberColumn | None:
     """Read the distinct texts of a column as numbers; None if the column is text.
 
     A column is text unless at least 80 % of its values, except missing values, are numbers.
-    ``counts`` are the distinct texts with their numbers of rows.
+    ``counts`` maps every distinct text to its number of rows.
     """
     readings, missing, others = dict[str, Reading](), list[str](), list[str]()
     total = sum(counts.values())

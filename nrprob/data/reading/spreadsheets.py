@@ -23,7 +23,8 @@ SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
 def read_sheet(path: Path, sheet: str | None) -> tuple[Header, list[list[Any]], int]:
     """Read one sheet of a spreadsheet.
 
-    ``sheet`` is its name, or its number from 1; None for the first sheet that is not empty.
+    ``sheet`` is the name of the sheet, or its number from 1. None reads the first sheet that is not
+    empty.
 
     Returns
     -------
@@ -78,7 +79,7 @@ def _read_sheet(
 
 
 def _as_text(cell: Any) -> str:
-    """Text of a cell, for the search for a header."""
+    """Convert a cell to text, in which `find_header` searches for the header."""
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     if isinstance(cell, datetime.date | datetime.time | datetime.timedelta):

@@ -38,9 +38,10 @@ _MAX_WORDS = 3  # maximum number of words in a warning about the encoding
 
 
 def format_of(path: Path) -> str:
-    """Suffix of a file without the suffix of a compression, in lower case, such as ".csv".
+    """Suffix of a file name without the suffix of a compression, in lower case, such as ".csv".
 
-    A compressed file is a text file; without the suffix of a text format, its suffix is ".csv".
+    A compressed file is a text file. If its name has no suffix of a text format, the result is
+    ".csv".
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSED:
@@ -90,12 +91,12 @@ def open_text(path: Path, compression: str, encoding: str) -> Iterator[IO[str]]:
 
 
 def detect_encoding(path: Path, compression: str) -> tuple[str, str]:
-    """Encoding of a text file, and a sentence about it, which is empty for UTF-8.
+    """Return the encoding of a text file, and a sentence about it, which is empty for UTF-8.
 
-    The encoding is UTF-16 or UTF-32 if the file begins with their byte order mark, UTF-16 if about
-    every second byte is zero, UTF-8 if the whole file is valid UTF-8, and otherwise Windows-1252,
-    the encoding of Western Europe. Languages are not guessed: statistics of letters fail on tables
-    of few words.
+    The encoding is UTF-16 or UTF-32 if the file begins with the byte order mark of this encoding.
+    It is UTF-16 if about every second byte is zero, and UTF-8 if the whole file is valid UTF-8. All
+    other files count as Windows-1252, the encoding of Western Europe. Languages are not guessed:
+    statistics of letters fail on tables of few words.
 
     Raises
     ------

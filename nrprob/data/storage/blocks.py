@@ -36,8 +36,8 @@ class Blocks(Protocol):
     """Blocks of rows; each block is a tree of arrays, as in `jax.tree`.
 
     A step is a function of a module, or a `functools.partial` of such a function with keyword
-    arguments. It can therefore be sent to the workers that hold the blocks. Its further arguments
-    are the same for all blocks.
+    arguments. It can therefore be sent to the workers that hold the blocks. The first argument of a
+    step is a block, and all further arguments are the same for all blocks.
     """
 
     def map_sum(self, step: Step, *arguments: Any) -> Any:
@@ -47,7 +47,7 @@ class Blocks(Protocol):
         """Yield ``step(block, *arguments)`` for the blocks of this process, in order."""
 
     def transform_blocks(self, step: Step, *arguments: Any) -> Blocks:
-        """Replace every block by ``step(block, *arguments)``, and free the old blocks."""
+        """Return the blocks ``step(block, *arguments)``, and free the old blocks."""
 
 
 def add_trees(left: Any, right: Any) -> Any:
@@ -56,13 +56,13 @@ def add_trees(left: Any, right: Any) -> Any:
 
 
 def _as_float64(a: Any) -> np.ndarray:
-    """Return floats of any width in float64, and other arrays as they are."""
+    """Convert an array of floats to float64; return any other array unchanged."""
     a = np.asarray(a)
     return a.astype(np.float64, copy=False) if a.dtype.kind == "f" else a
 
 
 def _run_step(step: Step, block: Any, *arguments: Any) -> Any:
-    """Apply a step to a block, and return arrays in host memory."""
+    """Apply a step to a block; return its tree of arrays in host memory, floats in float64."""
     with standard():
         return jax.tree.map(_as_float64, step(block, *arguments))
 
@@ -71,7 +71,9 @@ def _run_step(step: Step, block: Any, *arguments: Any) -> Any:
 class LocalBlocks:
     """Blocks of this process; blocks beyond the first ``memory`` bytes are in a scratch file.
 
-    The file is unnamed, so the operating system removes it whenever the process ends.
+    ``blocks`` has, for every block, its tree of arrays or its `_FileBlock`. ``file`` is the scratch
+    file in ``folder``, or None if there is none. The file is unnamed, so the operating system
+    removes it whenever the process ends.
     """
 
     memory: int
@@ -81,9 +83,9 @@ class LocalBlocks:
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[Any], memory: int, folder: str | None) -> LocalBlocks:
-        """Store blocks in their order, the first ``memory`` bytes of them in memory.
+        """Store blocks in order: up to ``memory`` bytes in memory, the rest in a scratch file.
 
-        ``folder`` is the folder of the scratch file.
+        ``folder`` is the folder of the scratch file, or None for the folder of `tempfile`.
         """
         result = cls(memory, folder)
         free = memory
@@ -101,7 +103,10 @@ class LocalBlocks:
         return result
 
     def _write_block(self, leaves: list[np.ndarray], tree: Any) -> _FileBlock:
-        """Append the arrays of a block to the scratch file."""
+        """Append the arrays ``leaves`` of a block to the scratch file.
+
+        ``tree`` is the structure of the block, as returned by `jax.tree.flatten`.
+        """
         try:
             if self.file is None:
                 self.file = tempfile.TemporaryFile(dir=self.folder)
@@ -118,7 +123,7 @@ class LocalBlocks:
         return _FileBlock(offset, tree, [(leaf.shape, leaf.dtype) for leaf in leaves])
 
     def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
-        """Yield ``step(block, *arguments)`` of all blocks in order, with a thread per processor."""
+        """Yield ``step(block, *arguments)`` of all blocks in order, from several threads."""
         descriptor = None if self.file is None else self.file.fileno()
         pending: collections.deque[Any] = collections.deque()
         with ThreadPoolExecutor(_N_THREADS) as pool:
@@ -134,7 +139,7 @@ class LocalBlocks:
         return functools.reduce(add_trees, self.map_blocks(step, *arguments))
 
     def transform_blocks(self, step: Step, *arguments: Any) -> LocalBlocks:
-        """Replace every block by ``step(block, *arguments)``, and free the old blocks."""
+        """Return the blocks ``step(block, *arguments)``, and free the old blocks."""
         result = LocalBlocks.from_blocks(
             self.map_blocks(step, *arguments), self.memory, self.folder
         )
@@ -144,7 +149,11 @@ class LocalBlocks:
 
 @dataclass(frozen=True)
 class _FileBlock:
-    """Position and shapes of a block in the scratch file."""
+    """Position and content of a block in the scratch file.
+
+    ``offset`` is the position of the block in bytes, ``tree`` the structure of its tree of arrays,
+    and ``arrays`` has the shape and dtype of every array.
+    """
 
     offset: int
     tree: Any
@@ -161,7 +170,7 @@ def _load_and_run(
 
 
 def _load_block(descriptor: int, block: _FileBlock) -> Any:
-    """Read a block from the scratch file, by its descriptor."""
+    """Read a block from the scratch file, whose file descriptor is ``descriptor``."""
     leaves, offset = [], block.offset
     for shape, dtype in block.arrays:
         leaf = np.empty(shape, dtype)
@@ -180,7 +189,11 @@ def _load_block(descriptor: int, block: _FileBlock) -> Any:
 
 @dataclass
 class WorkerBlocks:
-    """Blocks in the memory of the workers of a cluster: one future per part of the source."""
+    """Blocks in the memory of the workers of a ``dask.distributed`` cluster.
+
+    ``client`` is connected to the cluster. ``futures`` has one future per part of the source; the
+    result of the future is the list of the blocks of this part.
+    """
 
     client: Any
     futures: list[Any]
@@ -189,7 +202,7 @@ class WorkerBlocks:
     def from_parts(
         cls, client: Any, make_blocks: Step, parts: Sequence[tuple[Any, ...]]
     ) -> WorkerBlocks:
-        """Let workers create the blocks of every part of the rows by ``make_blocks(*part)``."""
+        """Let workers create the blocks of each of the ``parts`` by ``make_blocks(*part)``."""
         import dask
 
         lazy = [dask.delayed(_collect_blocks, pure=False)(make_blocks, *part) for part in parts]
@@ -214,7 +227,10 @@ class WorkerBlocks:
             yield from self.client.submit(_map_step, blocks, named, *arguments, pure=False).result()
 
     def transform_blocks(self, step: Step, *arguments: Any) -> WorkerBlocks:
-        """Replace every block by ``step(block, *arguments)``, and free the old blocks."""
+        """Return the blocks ``step(block, *arguments)``.
+
+        Workers free the old blocks when nothing refers to this object any more.
+        """
         submit, named = self.client.submit, _NamedStep.from_step(step)
         return WorkerBlocks(
             self.client,
@@ -226,7 +242,9 @@ class WorkerBlocks:
 class _NamedStep:
     """A step that is sent to workers by its name and imported there.
 
-    If the function itself were sent, a worker would compile every received copy again.
+    ``module`` and ``name`` are the names of the function and its module, and ``settings`` its
+    keyword arguments. If the function itself were sent, a worker would compile every received copy
+    again.
     """
 
     module: str
@@ -235,7 +253,7 @@ class _NamedStep:
 
     @classmethod
     def from_step(cls, step: Step) -> _NamedStep:
-        """Name a function of a module, or a `functools.partial` of one with keyword arguments."""
+        """Describe ``step`` by names, so that a worker can import its function."""
         settings: dict[str, Any] = {}
         if isinstance(step, functools.partial):
             settings, step = step.keywords, step.func
@@ -279,12 +297,12 @@ class ProcessBlocks:
         return self.local.map_blocks(step, *arguments)
 
     def transform_blocks(self, step: Step, *arguments: Any) -> ProcessBlocks:
-        """Replace every block by ``step(block, *arguments)``, and free the old blocks."""
+        """Return the blocks ``step(block, *arguments)``, and free the old blocks."""
         return ProcessBlocks(self.local.transform_blocks(step, *arguments))
 
 
 def sum_processes(tree: Any) -> Any:
-    """Sum the trees of arrays of all processes; every process receives the sum."""
+    """Sum ``tree``, a tree of arrays, over all processes; every process receives the sum."""
     return jax.tree.map(lambda a: gather_arrays(a).sum(0, dtype=np.asarray(a).dtype), tree)
 
 

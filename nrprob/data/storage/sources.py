@@ -49,7 +49,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class NpyFile:
-    """Rows of a ``.npy`` file in C order, read explicitly, since mapped pages count as memory."""
+    """Rows ``start`` to ``stop`` of a ``.npy`` file whose array is in C order.
+
+    The file at ``path`` holds an array of this shape and dtype, which begins at byte ``offset``.
+    The rows are read explicitly, since the pages of a memory map would count as used memory.
+    """
 
     path: str
     shape: tuple[int, int]
@@ -68,8 +72,8 @@ class Source:
     parts : fragments of an Arrow dataset, blocks of dask, `Slice` or `NpyFile`
     names : names of all columns; None for arrays
     features : names of the feature columns; None for arrays
-    dtype : type of the features
-    dtypes : types of the named columns; None for columns that are not numeric
+    dtype : dtype of the features in computations, float32 or float64
+    dtypes : for every named column, its dtype, or None if the column is not numeric
     is_selected : whether the user selected the features
     """
 
@@ -81,7 +85,7 @@ class Source:
     is_selected: bool = False
 
     def as_table(self, x: np.ndarray) -> Any:
-        """Rows ``x`` as a frame with the names of the features, if these have names."""
+        """Return rows ``x`` as a frame with feature names; unchanged if features have no names."""
         if self.features is None:
             return x
         import pandas as pd
@@ -90,7 +94,9 @@ class Source:
 
 
 def find_source(source: Any, columns: Sequence[str] | None) -> Source:
-    """Find the parts and the columns of a source without reading rows.
+    """Find the parts and the columns of ``source`` without reading rows.
+
+    ``columns`` are the names of the features; by default, all numeric columns are features.
 
     Raises
     ------
@@ -206,7 +212,7 @@ def _column_values(column: Any) -> np.ndarray:
 
 
 def _source_from_npy(path: Path, columns: Sequence[str] | None) -> Source:
-    """Describe a ``.npy`` file; rows in Fortran order are read by a memory map."""
+    """Make the source of a ``.npy`` file; an array in Fortran order is read by a memory map."""
     try:
         mapped = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, OSError, EOFError) as error:
@@ -228,7 +234,7 @@ class _Shape(NamedTuple):
 
 
 def _source_from_array(array: Any, columns: Sequence[str] | None) -> Source:
-    """Describe a memory-mapped or zarr array, or an object with its shape and type."""
+    """Make the source of a memory-mapped or zarr array, or of an object with shape and dtype."""
     shape, dtype = array.shape, np.dtype(array.dtype)
     if columns is not None:
         raise InputError("columns= needs named columns; got an array; leave columns= out")
@@ -243,7 +249,7 @@ def _source_from_array(array: Any, columns: Sequence[str] | None) -> Source:
 
 
 def _source_from_arrow(source: Any, columns: Sequence[str] | None) -> Source:
-    """Describe Parquet or Arrow files, or an Arrow dataset; a part is a row group."""
+    """Make the source of Parquet or Arrow files, or of an Arrow dataset; parts are row groups."""
     try:
         import pyarrow as pa
         import pyarrow.dataset as ds
@@ -289,7 +295,7 @@ def _arrow_dtype(arrow_type: Any, pa: Any) -> np.dtype | None:
 
 
 def _source_from_dask(source: Any, columns: Sequence[str] | None) -> Source:
-    """Describe a dask frame or array; a part is a partition, or a chunk of rows."""
+    """Make the source of a dask frame or array; a part is a partition, or a chunk of rows."""
     if hasattr(source, "dtypes") and hasattr(source, "partitions"):
         dtypes = {}
         for name, dtype in source.dtypes.items():
@@ -310,7 +316,10 @@ def _source_from_dask(source: Any, columns: Sequence[str] | None) -> Source:
 def _select_features(
     parts: Sequence[Any], dtypes: dict[str, np.dtype | None], columns: Sequence[str] | None
 ) -> Source:
-    """Select the features by name, or all numeric columns."""
+    """Make a source whose features are the named ``columns``; by default, all numeric columns.
+
+    ``dtypes`` has the dtype of every column, or None if the column is not numeric.
+    """
     names = tuple(dtypes)
     features = tuple(name for name in names if dtypes[name] is not None)
     if columns is not None:
@@ -335,10 +344,10 @@ def _select_features(
 
 
 def _common_dtype(dtypes: Mapping[str, np.dtype | None], features: Sequence[str]) -> np.dtype:
-    """Common type of the features."""
+    """Common dtype, float32 or float64, in which computations use the named features."""
     return np.result_type(*(_float_dtype(dtypes[name]) for name in features))
 
 
 def _float_dtype(dtype: Any) -> np.dtype:
-    """Type of the computations: float32 for float32, else float64."""
+    """Dtype in which computations use a feature: float32 for float32, else float64."""
     return np.dtype(np.float32 if np.dtype(dtype) == np.float32 else np.float64)

@@ -74,8 +74,8 @@ def stored(
         ``dask.dataframe``. Arrays have shape (n_samples, n_features). Datasets, zarr arrays and
         dask collections may also be passed as ``X`` directly.
     columns : sequence of str, optional
-        Feature columns. By default all columns that are neither known nor target labels. They must
-        hold numbers; the values of a categorical column are numeric codes.
+        Feature columns. By default all columns that are neither known nor target labels. Feature
+        columns must hold numbers; the values of a categorical column are numeric codes.
     scheduler : str or distributed.Client, optional
         Workers that hold the rows and compute the sums: "local" for workers of this machine, the
         address of a scheduler, or a client. Workers need access to the files, and together enough
@@ -83,10 +83,10 @@ def stored(
     processes : bool, default=False
         Whether every process of `jax.distributed` passes different rows. The fit uses all rows, in
         the order of the processes, and ``labels_`` are the labels of the rows of this process. If
-        one process raises an error because of its rows, the others wait forever.
+        one process raises an error because of its rows, all other processes wait forever.
     memory : int, default=2**29
-        Bytes of rows to hold in memory, from 0 to 2**50. All further rows go to a scratch file of
-        about their size.
+        Bytes of rows to hold in memory, from 0 to 2**50. All other rows are written to a scratch
+        file.
     scratch : path, optional
         Folder of the scratch file; by default the folder of `tempfile`.
     membership : bool, default=False
@@ -155,7 +155,10 @@ def as_stored(X: Any) -> Stored | None:
 
 
 def iterate_pieces(rows: Stored, known: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield consecutive rows and their known structure; ``known`` names columns or is an array."""
+    """Yield pieces of consecutive rows, each with its known structure.
+
+    ``known`` names columns of the rows, or is an array with one entry per row, or None.
+    """
     names = column_names(known)
     source, start = exclude_columns(rows.source, names), 0
     for part in source.parts:
@@ -174,12 +177,12 @@ def iterate_pieces(rows: Stored, known: Any) -> Iterator[tuple[Any, Any]]:
 def apply_to_pieces(
     function: Callable[[Any, Any], np.ndarray], rows: Stored, known: Any
 ) -> np.ndarray:
-    """Concatenate ``function(x, known)`` over pieces ``x`` of the rows and their ``known``."""
+    """Concatenate ``function(x, known)`` over the pieces of the rows; see `iterate_pieces`."""
     return np.concatenate([function(*piece) for piece in iterate_pieces(rows, known)])
 
 
 def refuse_stored(X: Any, who: str) -> None:
-    """Raise an error if ``X`` are stored rows, for a function ``who`` that needs rows in memory."""
+    """Raise an error if ``X`` are stored rows; ``who`` names the caller, which needs an array."""
     if isinstance(X, Stored):
         raise TypeError(
             f"{who} needs rows in memory; got stored rows; pass an array with a sample of the "
@@ -203,7 +206,7 @@ class Moments(NamedTuple):
     is_count : bool
         Whether all values are non-negative integers.
     is_binary : bool
-        Whether all values are at most 1; if they are counts, they are then binary.
+        Whether all values are at most 1. Counts with this property are binary.
     """
 
     n_rows: int
@@ -238,14 +241,14 @@ class Moments(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Rows of a block, of m features; all chunks have the same size.
+    """Rows from which a block is made, with m features; all chunks have the same size.
 
     Attributes
     ----------
     x : ndarray of shape (size, m)
         Features; 0 on padding.
     is_row : bool ndarray of shape (size,)
-        False on padding, which comes last.
+        Whether an entry is a row; False on padding, which comes last.
     number : ndarray of shape (size,)
         Position of the row among all rows.
     arrays : dict of str to ndarray of shape (size,)
@@ -297,7 +300,8 @@ class Survey:
     ) -> Blocks:
         """Divide the rows into chunks of ``size`` rows, and apply ``make_block`` to every chunk.
 
-        ``arrays`` (n_samples,), by name, are divided in the same way and become ``Chunk.arrays``.
+        ``arrays`` has arrays (n_samples,) by name. They are divided like the rows, and become
+        ``Chunk.arrays``.
         """
         starts = list(itertools.accumulate(self.sizes, initial=0))
         if self.client is not None:
@@ -399,9 +403,9 @@ def survey_rows(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
 def _survey_part(
     part: Any, *, source: Source, known_names: Sequence[str], label_names: Sequence[str]
 ) -> tuple[Moments | None, list[Any]]:
-    """Moments of a part, and the encoded values of its known and label columns.
+    """Return the moments of a part, and its encoded known columns and label columns.
 
-    Every column is encoded as by `_encode_column`.
+    The moments are None if the part has no rows. `_encode_column` encodes every named column.
     """
     names = [*known_names, *label_names]
     moments: Moments | None = None
@@ -429,7 +433,7 @@ def _survey_part(
 def _encode_column(
     values: np.ndarray, name: str, allow_missing: bool
 ) -> tuple[np.ndarray, dict[Any, int]]:
-    """Encode the labels of a column as integers; return these codes and the codes by label.
+    """Encode the labels of a column as integers; return the codes, and a dict from labels to codes.
 
     Missing labels and empty text have the code -1 if ``allow_missing``, and otherwise raise
     ValueError.
@@ -456,7 +460,7 @@ def _encode_column(
 def _join_codes(
     parts: Sequence[tuple[np.ndarray, dict[Any, int]]],
 ) -> tuple[np.ndarray, dict[Any, int]]:
-    """Join the encoded labels of all parts; return their codes, and the codes by label.
+    """Join the encoded labels of all parts; return codes, and a dict from labels to codes.
 
     Labels are numbered in the order of their first appearance in any part.
     """
@@ -475,7 +479,10 @@ def _merge_moments(parts: Sequence[Moments | None]) -> Moments | None:
 
 
 def _join_processes(design: Design, encoder: DesignEncoder) -> Design:
-    """Encode the known labels of this process with the same codes as all other processes."""
+    """Encode known labels again, such that all processes use the same code for a label.
+
+    ``design`` and ``encoder`` encode the labels of this process. The result is its new design.
+    """
     labelings = [list(categories) for categories in encoder.categories_]
     everyone = [pickle.loads(sent) for sent in gather_bytes(pickle.dumps(labelings))]
     if any(len(sent) != len(labelings) for sent in everyone):
@@ -506,9 +513,10 @@ def _make_part_blocks(
     first: int,
     arrays: Mapping[str, np.ndarray],
 ) -> Iterator[Any]:
-    """Make the blocks of one part of the source, as `Survey.make_blocks`.
+    """Make the blocks of one part of a source; see `Survey.make_blocks`.
 
-    ``first`` is the position of the first row of the part among all rows.
+    ``first`` is the position of the first row of the part among all rows. ``arrays`` has arrays
+    with one entry per row of the part, by name.
     """
     return map(make_block, _make_chunks(read_pieces(part, source), size, first, arrays))
 
@@ -518,7 +526,8 @@ def _make_chunks(
 ) -> Iterator[Chunk]:
     """Divide rows into chunks of ``size`` rows; the last chunk is padded.
 
-    ``first`` is the position of the first row among all rows, and ``arrays`` have an entry per row.
+    ``first`` is the position of the first of these rows among all rows. ``arrays`` has arrays with
+    one entry per row, by name.
     """
     buffer: list[np.ndarray] = []
     n_buffered = n_done = 0

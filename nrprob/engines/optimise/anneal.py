@@ -48,12 +48,15 @@ WeightRule = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class FixedWeights:
-    """Weights (terms,) that do not depend on the curvatures of the terms."""
+    """Rule that gives the terms fixed ``weights`` (terms,), whatever their curvatures.
+
+    See `leading_curvatures` for the curvatures of terms.
+    """
 
     weights: jax.Array
 
     def __call__(self, curvatures: jax.Array) -> jax.Array:
-        """Weights from curvatures (terms,)."""
+        """Return the fixed weights (terms,)."""
         return self.weights
 
 
@@ -71,11 +74,11 @@ class BlockSums:
         self.w = jnp.split(w, np.cumsum(sizes)) if sizes else [w]
 
     def __call__(self, part: Callable[[Any, jax.Array], Any], join: Any = jnp.add) -> Any:
-        """Combine the arrays of ``part(block, w)`` over all records, by ``join``."""
+        """Combine the arrays ``part(block, w)`` of all records by ``join``, or else add them."""
         return functools.reduce(lambda a, b: jax.tree.map(join, a, b), self.map_blocks(part))
 
     def map_blocks(self, part: Callable[[Any, jax.Array], Any]) -> tuple[Any, ...]:
-        """Return ``part(block, w)`` of every record and the masses of its rows."""
+        """Return ``part(block, w)`` for every record ``block`` and the masses ``w`` of its rows."""
         return tuple(part(block, w) for block, w in zip(self.blocks, self.w, strict=True))
 
 
@@ -88,9 +91,9 @@ class Update(NamedTuple):
 
     Attributes
     ----------
-    m_step : ``(state, sums, beta) -> (state, parameters, row_records)``: the state of the next
-        iteration; the parameters that determine the memberships; and, per block, quantities of its
-        rows that the E-step needs, or None without such quantities
+    m_step : ``(state, sums, beta) -> (state, parameters, row_records)``. ``state`` is the state of
+        the next iteration, and ``parameters`` determine the memberships. ``row_records`` has, per
+        block, quantities of its rows that the E-step needs, or is None
     e_step : ``(parameters, block, row_record, beta) -> (B, r, S, K)``, log memberships of the rows
         of a block, up to a constant per row
     objective : ``(state, sums, beta) -> (S,)``, the objective recorded in the trace
@@ -103,7 +106,7 @@ class Update(NamedTuple):
     def em_step(
         self, blocks: tuple[Any, ...], state: Any, w: jax.Array, beta: jax.Array
     ) -> tuple[Any, jax.Array]:
-        """State and log memberships (B, r, S, K) after one iteration from the masses ``w``."""
+        """Return state and log memberships (B, r, S, K) after one iteration from masses ``w``."""
         state, parameters, row_records = self.m_step(state, BlockSums(blocks, w), beta)
         log_r = [
             self.e_step(parameters, block, record, beta)
@@ -114,7 +117,7 @@ class Update(NamedTuple):
     def evaluate_objective(
         self, blocks: tuple[Any, ...], state: Any, w: jax.Array, beta: jax.Array
     ) -> jax.Array:
-        """Objective (S,) of the trace at the masses ``w``."""
+        """Objective (S,) that is recorded in the trace, at the masses ``w``."""
         return self.objective(state, BlockSums(blocks, w), beta)
 
 
@@ -148,7 +151,7 @@ class RoundingMonitor(NamedTuple):
     Attributes
     ----------
     smallest : smallest change so far; a decrease by less than a tenth does not count
-    n_since : comparisons since ``smallest`` decreased
+    n_since : number of comparisons since ``smallest`` decreased
     """
 
     smallest: jax.Array
@@ -156,32 +159,33 @@ class RoundingMonitor(NamedTuple):
 
     @classmethod
     def start(cls, dtype: Any) -> RoundingMonitor:
-        """Start without observations."""
+        """Make a monitor that has observed no changes; ``dtype`` is the dtype of the changes."""
         return cls(jnp.asarray(jnp.inf, dtype), jnp.zeros((), jnp.int32))
 
     def add_change(self, change: jax.Array) -> RoundingMonitor:
-        """Add one change, infinite where none was computed."""
+        """Add the observation ``change``, which is infinite if no change was computed."""
         lower = change < 0.9 * self.smallest
         n_since = jnp.where(lower, 0, self.n_since + jnp.isfinite(change))
         return self._replace(smallest=jnp.where(lower, change, self.smallest), n_since=n_since)
 
     def is_rounding(self, change: jax.Array) -> jax.Array:
-        """Whether changes are small, and neither decrease nor grow."""
+        """Whether changes are small and no longer decrease, and ``change`` has not grown."""
         stalled = (self.n_since >= _PATIENCE) & (change <= 2 * self.smallest)
         return stalled & (self.smallest <= jnp.finfo(self.smallest.dtype).eps ** 0.5)
 
 
 class AnnealingResult(NamedTuple):
-    """Final partition of all restarts.
+    """Final partitions of all restarts.
 
     Attributes
     ----------
     w : (B, r, S, K) final masses
-    state : the method's final state
+    state : final state of the method
     beta : (S,) final inverse temperature
     trace : (CAPACITY, S) objective at the end of every level, NaN after the last level
-    converged : (S,) whether labels are unchanged, and hard or at the end of the range of
-        temperatures; at a finite ``final``, whether memberships are unchanged
+    converged : (S,) whether the restart has converged. If ``AnnealingSchedule.final`` is finite,
+        this means that memberships are constant. If ``final`` is infinite, it means that labels are
+        unchanged since the previous level, and are hard or at the end of the range of temperatures
     n_iter : number of updates, over all levels
     """
 
@@ -201,8 +205,8 @@ def normalise_masses(
 ) -> jax.Array:
     """Masses (B, r, S, K) proportional to ``exp(log_r)`` in every row.
 
-    ``fixed`` (B, r) holds the cluster of labelled rows, else -1. ``active`` (K,) is False for
-    clusters that do not exist (padding).
+    ``mass`` (B, r) are the masses of the rows. ``fixed`` (B, r) is the cluster of a labelled row,
+    and -1 for all other rows. ``active`` (K,) is False for clusters that do not exist (padding).
     """
     if active is not None:
         log_r = jnp.where(active, log_r, -jnp.inf)
@@ -217,7 +221,8 @@ def normalise_masses(
 def compression_cost(compression: Any, sums: BlockSums) -> jax.Array:
     """Return ``compression * n H(C) - n H(C|X)`` (S,), in nats, for rows of total mass n.
 
-    With a compression of 1, it is n I(C;X).
+    C is the cluster and X the index of a row. With a compression of 1, the cost is n times the
+    mutual information I(C;X).
     """
 
     def add_block(block, w):
@@ -229,9 +234,10 @@ def compression_cost(compression: Any, sums: BlockSums) -> jax.Array:
 
 
 def term_update(terms: Terms, compression: Any) -> Update:
-    r"""Make the `Update` of an objective made of terms; its records are `Rows`, its state is None.
+    r"""Make the `Update` of an objective F that is a sum of terms.
 
-    The update decreases the free energy, which the module defines, with the E-step
+    The records of the update are `Rows`, and its state is None. The update decreases the free
+    energy, which the docstring of this module defines. Its E-step is
 
     .. math:: \log r(c|x) = \alpha \log p(c) - \beta \frac{\partial F}{\partial W(x, c)} + const,
 
@@ -262,8 +268,8 @@ def random_log_memberships(
 ) -> jax.Array:
     """Random log memberships (B, r, S, K), up to a constant per row.
 
-    They have the standard deviation ``scale``. If it is small, a row belongs to all clusters nearly
-    equally.
+    Their standard deviation is ``scale``. If ``scale`` is small, a row belongs to all clusters
+    nearly equally.
     """
     noise = hashed_noise(fold_in(seed, rows.number), (n_restarts, n_clusters), rows.mass.dtype)
     return scale * noise
@@ -286,10 +292,10 @@ def anneal(
     Every level perturbs the masses, iterates the update to convergence, and compares the labels
     with the labels of the previous level. One update costs O(n S K p) for n rows of p statistics.
 
-    If F is not concave in the masses, the plain update may overshoot. ``damped`` takes a fraction
-    of each step in log r. The fraction is doubled after a step that decreases the objective, and
-    divided by 4 after a step that does not, which is undone. The fraction is at least
-    ``1 / (1 + beta * schedule.curvature)``, at which a step always decreases the objective.
+    If F is not concave in the masses, the plain update may overshoot. With ``damped``, only a
+    fraction of each step in log r is taken. The fraction is doubled after a step that decreases the
+    objective. Otherwise the step is undone, and the fraction is divided by 4. The fraction is at
+    least ``1 / (1 + beta * schedule.curvature)``, at which a step always decreases the objective.
     """
     n_restarts = w.shape[2]
     mass = jnp.concatenate([block.mass for block in blocks])
@@ -388,20 +394,22 @@ def leading_curvatures(
     *,
     existence_only: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Largest eigenvalues of the linearised update at identical clusters, and the terms' weights.
+    """Curvatures and weights of the terms, and the curvature of their weighted sum.
 
-    Let e be a perturbation of the log memberships of one cluster. The update maps e to beta B e,
-    where the linear map B gives minus the change of dF/dW. So clusters first separate at the
-    inverse temperature 1 / (largest eigenvalue of B). The curvature of a term is this eigenvalue
-    for F equal to the term. ``weigh`` computes the weights (terms,) from the curvatures (terms,).
-    One power iteration on the exact derivative of dF/dW computes all curvatures, and the eigenvalue
-    of the weighted sum of the first ``n_start`` terms. Costs are homogeneous of degree 1, so one
-    cluster of all rows represents K identical ones. With ``existence_only``, the iteration stops
-    once the eigenvalue of the weighted sum is known to be positive; its size is then a lower bound.
+    Let all clusters be identical, and let e be a perturbation of the log memberships of one
+    cluster. The linearised update maps e to beta B e, where the linear map B gives minus the change
+    of dF/dW. Clusters therefore first separate at the inverse temperature
+    1 / (largest eigenvalue of B). This eigenvalue is called the curvature of F. The curvature of a
+    term is the eigenvalue if F is this term alone. ``weigh`` computes the weights (terms,) from the
+    curvatures (terms,). One power iteration on the exact derivative of dF/dW computes the
+    curvatures of all terms and of the weighted sum of the first ``n_start`` terms. Costs are
+    homogeneous of degree 1, so one cluster of all rows represents K identical clusters. With
+    ``existence_only``, the iteration stops as soon as the curvature of the weighted sum is known to
+    be positive. The returned value is then a lower bound.
 
     Returns
     -------
-    curvatures (terms,), weights (terms,), and the largest eigenvalue of the weighted sum
+    curvatures (terms,), weights (terms,), and the curvature of the weighted sum
     """
     dtype = rows.mass.dtype
     n = len(terms)

@@ -5,7 +5,8 @@ makes one move that may raise F, and then the best moves of other rows, until F 
 initial value. Both keep the sizes of clusters in limits, and both are compiled programs that
 process many initial partitions.
 
-Shapes: N rows with padding, S initial partitions, K clusters, p statistics of a row.
+Shapes: N rows with padding, S initial partitions, K clusters, p statistics of a row, ``groups``
+known groups.
 
 References
 ----------
@@ -35,13 +36,13 @@ from nrprob.statistics.terms import Terms
 
 
 class PartitionLimits(NamedTuple):
-    """Limits of a partition, and the smallest change of F that counts; all traced.
+    """Limits of the sizes of clusters, and of the steps of a descent; all traced.
 
     Attributes
     ----------
     floor : smallest mass of a cluster that is not empty
     least : mass below which a cluster is empty; it is less than the mass of any row
-    tolerance : a step must lower F by more than this number
+    tolerance : smallest decrease of F that counts: a step must lower F by more than this number
     max_iter : largest number of screenings of a descent
     """
 
@@ -58,11 +59,11 @@ class DescentStart(NamedTuple):
     ----------
     labels : (S, N) clusters of the rows
     movable : (S, N) whether a row may move
-    allowed : (S, K) clusters that rows may join. Rows leave all other clusters, at any cost, if all
-        rows of the cluster are movable
+    allowed : (S, K) whether rows may join a cluster. A cluster that rows may not join is dissolved
+        at any cost, if all its rows are movable
     max_clusters : (S,) largest number of clusters
-    merging : (S,) whether clusters also merge: while F falls, and while there are more than
-        ``max_clusters``
+    merging : (S,) whether clusters also merge: while F falls, or while there are more than
+        ``max_clusters`` clusters
     """
 
     labels: Any
@@ -80,8 +81,8 @@ class Descended(NamedTuple):
     labels : (S, N) clusters of the rows
     costs : (S, K) costs of the clusters; F is their sum plus a constant
     sizes : (S, K) masses of the clusters
-    merges : (S, K, K) change of F if two clusters merge, above the diagonal; infinite for pairs
-        that may not merge, and elsewhere
+    merges : (S, K, K) change of F if clusters a and b merge, in entry [a, b] with a < b. Infinite
+        in all other entries, and for pairs that may not merge
     n_iter : (S,) number of screenings
     converged : (S,) whether no move improves F
     """
@@ -95,14 +96,18 @@ class Descended(NamedTuple):
 
 
 def _cell_costs(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Costs (K,) of clusters with statistics ``cells`` (groups, 1, K, p), over all groups."""
+    """Costs (K,) of clusters with statistics ``cells`` (groups, 1, K, p), over groups and terms."""
     return sum(t.weight * t.cost(t.cells(cells)).sum((0, 1)) for t in terms)  # type: ignore[return-value]
 
 
 def _open_clusters(
     sizes: jax.Array, allowed: jax.Array, max_clusters: jax.Array, least: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Clusters (K,) that exist, and clusters that rows may join: one of them may be empty."""
+    """Masks (K,) of the clusters that exist, and of the clusters that rows may join.
+
+    Rows may join existing ``allowed`` clusters and, if fewer than ``max_clusters`` exist, the first
+    empty one. A cluster of a size up to ``least`` is empty.
+    """
     exists = sizes > least
     empty = allowed & ~exists
     first = empty & (jnp.cumsum(empty) == 1) & (exists.sum() < max_clusters)
@@ -110,7 +115,10 @@ def _open_clusters(
 
 
 def _changes_of_moves(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
-    """Changes of F (N, K) by joining and (N,) by leaving; undefined changes are infinite."""
+    """Changes of F if a row joins each cluster (N, K), and if it leaves its current one (N,).
+
+    Undefined changes are infinite. ``cells`` (groups, 1, K, p) are the statistics of the clusters.
+    """
     join, leave = join_leave_changes(terms, rows, labels.reshape(rows.mass.shape), cells)
     join, leave = join.reshape(-1, join.shape[-1]), leave.reshape(-1)
     join, leave = (jnp.where(jnp.isnan(change), jnp.inf, change) for change in (join, leave))
@@ -125,7 +133,8 @@ class _State(NamedTuple):
     labels : (N,) clusters of the rows
     cost : F without its constant; infinite until the first screening, and after a merge
     count : number of screenings
-    at_rest, converged : whether the descent has ended
+    at_rest : whether no move of a row and no merge lowers F, so that the descent ends
+    converged : the same as ``at_rest``
     """
 
     labels: jax.Array
@@ -136,7 +145,7 @@ class _State(NamedTuple):
 
 
 def _descend_one(terms: Terms, rows: Rows, start: DescentStart, limits: PartitionLimits):
-    """Descend from one partition (without the axis of S); see `descend`."""
+    """Descend from one partition; ``start`` has no axis of S. See `descend`."""
     mass, shape = rows.mass.reshape(-1), rows.mass.shape
     k = start.allowed.shape[0]
     clusters = jnp.arange(k)
@@ -227,8 +236,8 @@ def _descend_one(terms: Terms, rows: Rows, start: DescentStart, limits: Partitio
 def descend(terms: Terms, rows: Rows, start: DescentStart, limits: PartitionLimits) -> Descended:
     """Move single rows and merge clusters until neither lowers F.
 
-    1. Dissolve clusters that are smaller than the floor or not allowed, the smallest first: each of
-       their rows moves to the cluster where it costs least.
+    1. Dissolve clusters that are smaller than ``limits.floor`` or not allowed, the smallest first.
+       Each of their rows moves to the cluster where it costs least.
     2. Compute the changes of F by all moves of single rows (a *screening*). Process the rows whose
        moves would lower F, best first: compute the changes of a row again, and make its best move.
        Repeat until no move lowers F.
@@ -244,10 +253,10 @@ def descend(terms: Terms, rows: Rows, start: DescentStart, limits: PartitionLimi
 def descend_subsets(
     terms: Terms, rows: Rows, subset: jax.Array, start: DescentStart, limits: PartitionLimits
 ) -> Descended:
-    """`descend` on S subsets of the rows, which take less time than all rows.
+    """Run `descend` on S subsets of the rows, which takes less time than on all rows.
 
-    ``subset`` (S, r) are row indices, N for padding. The arrays of ``start`` have r rows. The rows
-    must have one known group, and F must be a sum over clusters.
+    ``subset`` (S, r) has the indices of the r rows of each subset, and N for padding. The arrays of
+    ``start`` have r rows. The rows must have one known group, and F must be a sum over clusters.
     """
     columns = rows.x.x.shape[-1]
     x, mass = rows.x.x.reshape(-1, columns), rows.mass.reshape(-1)
@@ -268,12 +277,14 @@ def descend_subsets(
 
 
 class _Moves(NamedTuple):
-    """Partition on the way of `improve_by_chains`.
+    """A partition that `improve_by_chains` visits, and the changes of F by its moves.
 
     Attributes
     ----------
-    labels, locked : (N,) clusters of the rows, and whether they have moved in this chain
-    join, leave : (N, K), (N,) changes of F if a row joins each cluster, and if it leaves its own
+    labels : (N,) clusters of the rows
+    locked : (N,) whether a row has moved in the present chain
+    join : (N, K) change of F if a row joins each cluster
+    leave : (N,) change of F if a row leaves its cluster
     change : change of F since the initial partition
     """
 
@@ -291,8 +302,9 @@ class _Step(NamedTuple):
     ----------
     base : best partition so far
     current : partition of the present chain; equal to ``base`` while single moves lower F
-    following : row, cluster and change of F of the next move
-    firsts : rows, clusters and changes (n_chains,) of the first moves of chains
+    following : row of the next move, cluster that it joins, and change of F by this move
+    firsts : rows, clusters and changes of F (n_chains,) of the first moves of all chains from
+        ``base``
     chain : index of the present chain; -1 while single moves lower F
     count : number of moves of the present chain
     ended : whether all chains from ``base`` have failed
@@ -323,12 +335,12 @@ def improve_by_chains(
     """Improve one partition by single moves and chains of moves, until none lowers F.
 
     1. Make the best move of a single row while it lowers F.
-    2. Each of the ``n_chains`` best moves then begins a chain, however much it raises F, with at
-       most three first moves of the same row. The row is locked, and the best move of all other
-       rows follows, up to ``depth`` moves. While a cluster is smaller than the floor, only moves
-       into it or out of it are allowed, so that the chain exchanges rows, dissolves a cluster, or
-       fills a new one. A chain ends at the first partition within the limits whose F is lower than
-       before. Continue with step 1.
+    2. Each of the ``n_chains`` best moves then begins a chain, however much it raises F. At most
+       three of these moves belong to the same row. A chain locks the row that has moved, and makes
+       the best move of all rows that are not locked, up to ``depth`` moves. While a cluster is
+       smaller than ``limits.floor``, only moves into or out of this cluster are allowed. The chain
+       thus exchanges rows, dissolves a cluster, or fills a new one. A chain ends at the first
+       partition within the limits whose F is lower than before the chain. Continue with step 1.
 
     ``start`` has no axis of S. A move costs O(N p). Returns the labels (N,) and the change of F.
     """
@@ -340,7 +352,7 @@ def improve_by_chains(
         return jax.ops.segment_sum(mass, labels, k)
 
     def changes_of_moves(state, in_chain):
-        """Changes of F (N, K) by permitted moves; in a chain, sizes may leave their limits."""
+        """Changes of F (N, K) by moves; infinite if forbidden. A chain may violate size limits."""
         sizes = sizes_of(state.labels)
         exists, is_open = _open_clusters(sizes, start.allowed, start.max_clusters, limits.least)
         may_leave, may_join = SizeLimits(sizes, limits.floor, limits.least).allowed_moves(

@@ -25,10 +25,14 @@ from nrprob.statistics.terms import Term, Terms, membership_gradient, one_hot
 
 
 class IncrementalCost(Protocol):
-    """Cell cost with closed-form changes by single rows; for terms without groups and views."""
+    """Cell cost with closed forms of the changes by moves of single rows.
+
+    The cells of a term with such a cost must be clusters, not pairs of known group and cluster. The
+    term must have no view; see `nrprob.statistics.terms.Term`.
+    """
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p)."""
+        """Costs (...) of cells with statistics (..., p)."""
 
     def track_cells(self, cells: jax.Array) -> Any:
         """State of K cells with statistics (K, p), for `move_changes` and `apply_move`."""
@@ -36,7 +40,7 @@ class IncrementalCost(Protocol):
     def move_changes(
         self, state: Any, row: jax.Array, mass: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Cost changes (b, K) if each row joins each cell, and (b,) if it leaves its current cell.
+        """Cost changes (b, K) if a row joins each cell, and (b,) if it leaves its current cell.
 
         ``row`` (b, columns) are the rows, ``mass`` (b,) their masses and ``label`` (b,) their
         current cells. The change by joining the current cell is undefined. A row that must not
@@ -50,7 +54,7 @@ class IncrementalCost(Protocol):
 
 
 def all_incremental(terms: Terms) -> bool:
-    """Whether all costs are incremental; raises TypeError if some are and some are not."""
+    """Whether the costs of all terms are incremental; raise TypeError if only some are."""
     incremental = [hasattr(term.cost, "move_changes") for term in terms]
     if any(incremental) and not all(incremental):
         raise TypeError(
@@ -70,16 +74,17 @@ def label_cells(rows: Rows, labels: jax.Array, n_clusters: int) -> jax.Array:
 
 
 def track_cells(terms: Terms, cells: jax.Array) -> tuple[Any, ...]:
-    """State of the incremental cost of every term, from cell statistics (1, 1, K, p)."""
+    """Return, for every term, the state of its incremental cost at cell statistics (1, 1, K, p)."""
     return tuple(_incremental_cost(term).track_cells(cells[0, 0]) for term in terms)
 
 
 def move_changes(
     terms: Terms, states: tuple[Any, ...], row: jax.Array, mass: jax.Array, label: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Changes of F (b, K) if each row joins each cell, and (b,) if it leaves its current cell.
+    """Changes of F (b, K) if a row joins each cell, and (b,) if it leaves its current cell.
 
-    The costs of all terms are incremental; see `IncrementalCost.move_changes`.
+    The costs of all terms must be incremental, and ``states`` are the states of these costs. See
+    `IncrementalCost.move_changes` for the other arguments.
     """
     join, leave = 0.0, 0.0
     for term, state in zip(terms, states, strict=True):
@@ -89,7 +94,7 @@ def move_changes(
 
 
 def join_leave_changes(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
-    """Changes of F (B, r, K) if each row joins each cell, and (B, r) if it leaves its current cell.
+    """Changes of F if a row joins each cell (B, r, K), and if it leaves its current one (B, r).
 
     The rows must be dense. ``cells`` (groups, 1, K, p) are the statistics under ``labels`` (B, r).
     """
@@ -138,8 +143,8 @@ def remove_small_clusters(
     """Labels (B, r) and active clusters (K,) after removing clusters smaller than ``min_mass``.
 
     The smallest cluster is removed first. Each of its rows moves to the cluster in which this row
-    alone has the least cost; F may increase. Clusters with labelled rows (``fixed`` (B, r) is not
-    -1) are never removed, nor is the last cluster.
+    alone costs least (for sparse rows: to first order); F may increase. The last cluster is never
+    removed, and neither are clusters with labelled rows, where ``fixed`` (B, r) is not -1.
     """
     k = active.shape[0]
     labelled = jnp.zeros(k, bool)

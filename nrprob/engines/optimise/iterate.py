@@ -15,7 +15,7 @@ class IterationResult(NamedTuple):
     Attributes
     ----------
     state : state after the last step
-    done : whether the state has converged, in the shape that the step returns
+    done : whether the state has converged, as returned by the step: a boolean or an array
     n_iter : number of steps
     trace : values recorded by the steps, in their order
     """
@@ -27,12 +27,12 @@ class IterationResult(NamedTuple):
 
 
 def empty_trace(capacity: int, dtype: Any, *shape: int) -> jax.Array:
-    """Array (capacity, ...) of NaN for a trace, which stays NaN beyond the last step."""
+    """Array (capacity, *shape) of NaN for a trace; entries beyond the last step stay NaN."""
     return jnp.full((capacity, *shape), jnp.nan, dtype)
 
 
 def record_values(trace: Any, values: Any, count: Any) -> Any:
-    """Write ``values`` into the trace at position ``count``, or at the last one if it is full.
+    """Write ``values`` into the trace at position ``count``; at its last position if it is full.
 
     Trace and values are arrays, or trees of arrays with the same structure.
     """
@@ -56,7 +56,7 @@ def iterate(
 ) -> IterationResult:
     """Take steps until all elements of ``done`` are true.
 
-    Under `jax.vmap`, loops that have converged wait for the others and keep their state.
+    Under `jax.vmap`, loops that have converged keep their state until all loops have converged.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def iterate(
         step records nothing
     state : initial state
     max_iter : maximum number of steps
-    done : whether the initial state has converged, in the shape that ``step`` returns
-    count, trace : number of earlier steps and their trace, to continue an earlier loop; else 0 and
-        `empty_trace`
+    done : whether the initial state has converged, in the shape of ``done`` that ``step`` returns
+    count, trace : number of earlier steps and trace of these steps, to continue an earlier loop. In
+        a new loop, 0 and `empty_trace`
     """
 
     def take_step(carry):
@@ -83,8 +83,9 @@ def iterate(
 
 
 def map_restarts(run: Callable[..., Any], starts: Any, together: int) -> Any:
-    """Results of ``run`` for all ``starts``, arrays with a leading axis of restarts.
+    """Call ``run`` for every restart, and stack the results along a leading axis of restarts.
 
+    ``starts`` are the arguments of ``run``: a tree of arrays with a leading axis of restarts.
     ``together`` restarts run in parallel until the last of them has converged, for devices that one
     restart leaves idle. With 1, each restart stops when it has converged, and evaluates only one
     branch of a conditional.

@@ -29,13 +29,13 @@ def kmeans_plus_plus(
     room: jax.Array,
     weights: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Sample K centres among the rows, weighted by squared distance from the nearest centre.
+    """Sample K rows as centres, by weights that are squared distances from the nearest centre.
 
     Parameters
     ----------
-    draw : ``(j, weights) -> (..., p)``, a function that samples a row by these weights of the rows
-        and returns it as the j-th centre, of p features
-    distance : function from a centre to the squared distances of the rows; the minimum over all
+    draw : function ``(j, weights) -> (..., p)`` that samples the j-th centre, a row of p features,
+        with probabilities proportional to ``weights``
+    distance : function from a centre to the squared distances of all rows. The minimum over all
         previous centres is the weight of a row for the next centre
     room : (..., K, p) array that the centres overwrite
     weights : weights of the rows for the first centre
@@ -61,7 +61,7 @@ def lloyd_iterations(
     centres: Any,
     max_iter: int,
 ) -> tuple[Any, jax.Array]:
-    """Update centres and assignments in turn, until no row changes its cluster.
+    """Update the assignment of rows and the centres in turn, until no row changes its cluster.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def lloyd_iterations(
 
     Returns
     -------
-    centres, and the assignment to them
+    centres, and the assignment of the rows to the nearest of these centres
     """
 
     def update_centres(state, _):

@@ -5,12 +5,14 @@ log_r, values)``. ``log_q`` and ``log_r`` (B, r, 1, K) are log memberships of B 
 K clusters, before and after the update. A *cycle* is one such update. ``active`` (K,) marks the
 clusters that exist. The update works in logarithms, since memberships may be less than the smallest
 float. ``state`` (..., K) holds logarithms of weights that the update carries from cycle to cycle.
-``values`` (1, T) are T quantities that go to the trace.
+``values`` (1, T) are T quantities that go to the trace. ``data`` are the data of the update,
+``beta`` is the inverse temperature, and ``mass`` (B, r) are the masses of the rows. ``carry`` is
+the pair of ``state`` and ``log_q``.
 
 Algorithm:
 
-1. Iterate until the change of memberships is at most ``tol`` (a fixed point), or until the largest
-   change within a window of many cycles has not shrunk, twice in a row.
+1. Iterate until the change of memberships is at most ``tol`` (a fixed point). Also stop if, in two
+   successive windows of many cycles, the largest change has not shrunk.
 2. If steps of the log memberships shrink geometrically along a line, replace them by one step to
    the limit of their series. This longer step amplifies growing directions as well, so an unstable
    fixed point stays unstable.
@@ -55,7 +57,7 @@ class LimitResult(NamedTuple):
     n_iter : number of cycles
     period : period of a limit cycle, an integer if the orbit returns exactly; else NaN
     width : largest range of a membership over a limit cycle
-    values : (cycles, T) trace of the last cycles, at most 4,096, without cycles of followed orbits
+    values : (cycles, T) trace of the last cycles, at most 4,096; cycles of step 3 are left out
     """
 
     carry: Any
@@ -67,16 +69,16 @@ class LimitResult(NamedTuple):
 
 
 def _normalise_logs(log_q, active):
-    """Normalise log memberships, so that memberships of a row sum to 1; bound the logs below."""
+    """Normalise log memberships: the memberships of a row sum to 1, and no log is below -1e5."""
     log_q = jax.nn.log_softmax(jnp.where(active, log_q, -jnp.inf))
     return jnp.where(active, jnp.maximum(log_q, _LOG_FLOOR), -jnp.inf)
 
 
 def _run_cycle(update, beta, step, active, carry):
-    """Run one cycle, damped by the factor ``step``.
+    """Run one cycle of ``update``; its step in log memberships is multiplied by ``step``.
 
-    Returns the new state and log memberships; the values for the trace; and the largest change of a
-    membership or weight by the undamped step.
+    Returns the new ``carry``; the values for the trace; and the largest change of a membership or
+    weight by the undamped step.
     """
     state, log_q = carry
     new_state, log_r, values = update(state, log_q, beta)
@@ -89,12 +91,12 @@ def _run_cycle(update, beta, step, active, carry):
 
 
 def _compare_steps(weight, step, last):
-    """Compare a step of the log memberships with the ``last`` step.
+    """Compare the change ``step`` of the log memberships with the previous change ``last``.
 
-    Returns the regression coefficient of the step on the last step; the norm of the remainder,
-    relative to the step; and whether the last step is not 0. Log memberships are weighted by
-    ``weight``, the masses of the memberships. Otherwise tiny memberships, whose logarithms change a
-    lot, would dominate.
+    Returns the regression coefficient of ``step`` on ``last``; the norm of the residual of this
+    regression, relative to the norm of ``step``; and whether ``last`` is not 0. Log memberships are
+    weighted by ``weight``, the masses of the memberships. Otherwise tiny memberships, whose
+    logarithms change a lot, would dominate.
     """
     before = (weight * last**2).sum()
     ratio = (weight * step * last).sum() / jnp.where(before > 0, before, 1)
@@ -107,8 +109,9 @@ def _compare_steps(weight, step, last):
 def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
     """Run cycles until memberships are constant, or changes no longer shrink; at most ``max_iter``.
 
-    Returns state and log memberships; the trace; the number of cycles; the last change of
-    memberships; and whether changes no longer shrink.
+    The factory ``make`` makes the update, and ``step`` is the damping factor. Returns the final
+    ``carry``; the trace; the number of cycles; the last change of memberships; and whether changes
+    no longer shrink.
     """
     update = make(data, active)
     values = jax.eval_shape(update, *carry, beta)[2]
@@ -160,9 +163,9 @@ def _run_cycles(data, carry, beta, step, active, mass, tol, max_iter, *, make):
 
 @jit_by_size("make")
 def _follow_orbit(data, carry, beta, step, active, mass, *, make):
-    """Follow an orbit for a fixed number of cycles.
+    """Run a fixed number of cycles from ``carry``; see `_run_cycles` for the arguments.
 
-    Returns the final state and log memberships; projections (cycles, directions) of the memberships
+    Returns the final ``carry``; projections (cycles, directions) of the memberships
     on random directions; and the largest range of a membership over all cycles.
     """
     update = make(data, active)
@@ -186,7 +189,8 @@ def _follow_orbit(data, carry, beta, step, active, mass, *, make):
 def _orbit_period(projected: np.ndarray) -> float | None:
     """Period of a projected orbit (cycles, directions); None if the orbit drifts or decays.
 
-    If an earlier point of the orbit equals the last point, the period is the distance in cycles.
+    If an earlier point of the orbit equals the last point, the period is the number of cycles
+    between these points.
     Otherwise the period is the mean number of cycles between two upward crossings of the mean by
     the first principal component of the orbit.
     """
@@ -214,7 +218,7 @@ def find_limit(
     tol: float,
     max_iter: int,
 ) -> LimitResult:
-    """Run to a fixed point or a limit cycle.
+    """Run cycles of an update to a fixed point or a limit cycle.
 
     Parameters
     ----------

@@ -48,10 +48,10 @@ class SearchProblem:
     rows : dense rows in float64, of one known group
     features : (N, m) features from which splits are proposed, in columns of similar scale
     classes : (N,) labels from which splits are proposed, -1 for unknown; None without labels
-    movable : (N,) whether a row may move
+    movable : (N,) whether a row may move to another cluster
     max_clusters : largest number of clusters
     n_clusters : number K of clusters of the compiled programs, above ``max_clusters``
-    limits : sizes and tolerance
+    limits : limits of the sizes of clusters, and of the steps of descents
     """
 
     terms: Terms
@@ -72,7 +72,8 @@ class Partition(NamedTuple):
     labels : (N,) clusters of the rows
     costs : (K,) costs of the clusters
     sizes : (K,) masses of the clusters
-    merges : (K, K) change of F if two clusters merge, above the diagonal; infinite elsewhere
+    merges : (K, K) change of F if clusters a and b merge, in entry [a, b] with a < b. Infinite in
+        all other entries, and for pairs that may not merge
     converged : whether no move of a row improves F
     """
 
@@ -84,12 +85,15 @@ class Partition(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Sum of the costs, F without its constant."""
+        """Sum of the costs of all clusters: F without its constant."""
         return float(self.costs.sum())
 
 
 class _Split(NamedTuple):
-    """Best division of a set of rows in two: change of F, and mask (N,) of one side."""
+    """Best division of a set of rows, one cluster, into two sides, which become two clusters.
+
+    ``change`` is the change of F by the split, and ``side`` (N,) the mask of the rows on one side.
+    """
 
     change: float
     side: np.ndarray
@@ -121,9 +125,10 @@ class LocalSearch:
         max_clusters: int | None = None,
         merging: bool = True,
     ) -> list[Partition]:
-        """Move single rows and merge clusters, from several initial ``labels`` (N,).
+        """Move single rows and merge clusters, from several initial labelings ``labels`` (N,).
 
-        ``allowed`` (number of partitions, K) are the clusters that rows may join; by default all.
+        ``allowed`` (number of labelings, K) states which clusters rows may join; by default, all.
+        Without ``merging``, clusters do not merge. See `DescentStart`.
         """
         k, movable = self.problem.n_clusters, self.problem.movable
         most = self.problem.max_clusters if max_clusters is None else max_clusters
@@ -142,7 +147,10 @@ class LocalSearch:
     def _run(
         self, starts: list[DescentStart], subsets: list[np.ndarray] | None = None
     ) -> list[Descended]:
-        """Descend from all starts in batches; ``subsets`` (r,) are indices of rows."""
+        """Run `descend` from all ``starts``, several in one call of a compiled program.
+
+        With ``subsets`` (r,) of row indices, one per start, `descend_subsets` runs instead.
+        """
         terms, rows, limits = self.problem.terms, self.problem.rows, self.problem.limits
         results: list[Descended] = []
         for i in range(0, len(starts), _TOGETHER):
@@ -163,7 +171,10 @@ class LocalSearch:
         return results
 
     def improve(self, partition: Partition, *, compound: bool = True) -> Partition:
-        """Improve a partition until no step lowers F; all steps are splits unless ``compound``."""
+        """Improve a partition until no step lowers F.
+
+        Without ``compound``, the only steps are splits of a cluster that lower F.
+        """
         self._record(partition)
         steps = [self._split]
         if compound:
@@ -187,7 +198,7 @@ class LocalSearch:
         self.n_clusters_trace.append(int((partition.sizes > 0).sum()))
 
     def _split(self, partition: Partition) -> Iterator[Partition]:
-        """Split the cluster whose split lowers F most."""
+        """Yield the partition after the split that lowers F most, if any split lowers F."""
         free = np.flatnonzero(partition.sizes == 0)
         existing = np.flatnonzero(partition.sizes > 0)
         if len(existing) >= self.problem.max_clusters or not free.size:
@@ -198,7 +209,7 @@ class LocalSearch:
             yield from self.descend([np.where(best.side, free[0], partition.labels)])
 
     def _divide_pairs(self, partition: Partition) -> Iterator[Partition]:
-        """Split the union of two near clusters in another way."""
+        """Yield partitions in which the union of two near clusters is split in another way."""
         existing = int((partition.sizes > 0).sum())
         order = np.argsort(partition.merges, axis=None, kind="stable")
         order = order[: _PAIRS_PER_CLUSTER * existing]
@@ -215,7 +226,7 @@ class LocalSearch:
                 yield from self.descend([labels])
 
     def _dissolve(self, partition: Partition) -> Iterator[Partition]:
-        """Dissolve every cluster in turn."""
+        """Yield the partitions after the dissolution of one cluster, for every cluster."""
         existing = np.flatnonzero(partition.sizes > 0)
         if len(existing) < 2:
             return
@@ -223,7 +234,7 @@ class LocalSearch:
         yield from self.descend([partition.labels] * len(existing), allowed=allowed)
 
     def _chain(self, partition: Partition) -> Iterator[Partition]:
-        """Move rows, alone and in chains, until no move and no chain lowers F."""
+        """Yield the partition after moves and chains of moves of rows, if these lower F."""
         problem, k = self.problem, self.problem.n_clusters
         n = int((np.asarray(problem.rows.mass) > 0).sum())
         start = DescentStart(
@@ -238,7 +249,10 @@ class LocalSearch:
             yield from self.descend([np.asarray(labels)])
 
     def _split_and_merge(self, partition: Partition) -> Iterator[Partition]:
-        """Split every cluster in turn, even if F rises, and merge to the previous number."""
+        """Yield the partitions after a split of one cluster and merges, for every cluster.
+
+        The split may raise F. Merges then reduce the number of clusters to the previous number.
+        """
         existing = np.flatnonzero(partition.sizes > 0)
         free = np.flatnonzero(partition.sizes == 0)
         if not free.size:
@@ -254,16 +268,16 @@ class LocalSearch:
     # Splits of a set of rows
 
     def _split_clusters(self, partition: Partition, clusters: np.ndarray) -> list[_Split | None]:
-        """Best splits of ``clusters`` of a partition."""
+        """Best split of each of the ``clusters`` of a partition; see `_best_splits`."""
         members = [partition.labels == c for c in clusters]
         return self._best_splits(members, [partition.costs[c] for c in clusters])
 
     def _best_splits(
         self, members: Sequence[np.ndarray], costs: Sequence[float]
     ) -> list[_Split | None]:
-        """Best split of every set of rows, None for sets that cannot be split.
+        """Best split of each of several sets of rows; None for a set that cannot be split.
 
-        ``members`` are masks (N,), and ``costs`` the costs of the sets as single clusters.
+        ``members`` are the masks (N,) of the sets, and ``costs`` their costs as single clusters.
         """
         keys = [np.packbits(mask).tobytes() for mask in members]
         new = {
@@ -285,7 +299,7 @@ class LocalSearch:
         return [self._splits[key] for key in keys]
 
     def _proposals(self, members: np.ndarray) -> list[np.ndarray]:
-        """Initial sides (N,) of splits of the rows ``members`` (N,)."""
+        """Propose splits of the rows in the mask ``members`` (N,): masks (N,) of one side."""
         problem = self.problem
         mass = np.asarray(problem.rows.mass).reshape(-1)
         index = np.flatnonzero(members & (mass > 0))
@@ -303,8 +317,9 @@ class LocalSearch:
     ) -> list[tuple[float, np.ndarray]]:
         """Improve splits by moves between the two sides.
 
-        ``splits`` are masks (N,) of the members and of one side. Returns sums of the costs of both
-        sides, infinite if a side is empty, and masks of one side.
+        Each element of ``splits`` has two masks (N,): of the rows to split, and of one side.
+        Returns, for every split, the sum of the costs of both sides and the mask (N,) of one side
+        after the moves. The sum is infinite if a side is empty.
         """
         if not splits:
             return []

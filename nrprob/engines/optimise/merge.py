@@ -45,8 +45,8 @@ def merge_cost(
 ) -> jax.Array:
     """Change (n,) of the objective when cluster i merges with each other cluster.
 
-    ``term_cells`` holds the cells (n, groups, p) of each term and ``costs`` their costs
-    (n, groups).
+    ``term_cells`` has the cell statistics (n, groups, p) of each term, and ``costs`` the costs
+    (n, groups) of these cells.
     """
     total = jnp.zeros(term_cells[0].shape[0], term_cells[0].dtype)
     for term, cells, cost in zip(terms, term_cells, costs, strict=True):
@@ -60,11 +60,11 @@ def agglomerate(
 ) -> MergeResult:
     """Merge greedily from clusters with statistics ``cells`` (groups, 1, n, p).
 
-    ``alive`` (n,) is False on padding. ``classes`` (n,) are the classes of labelled clusters, else
-    -1; clusters of different classes are never merged. Information costs are not reducible: a union
-    may be closer to a third cluster than either part. Every new cluster is therefore compared with
-    all others. The run time is O(n^2 p) if few clusters lose their neighbour per merge, and the
-    memory O(n p).
+    ``alive`` (n,) is False on padding. ``classes`` (n,) are the classes of labelled clusters, and
+    -1 for unlabelled clusters; clusters of different classes are never merged. Information costs
+    are not reducible: the union of two clusters may be nearer to a third cluster than either is.
+    Every new cluster is therefore compared with all others. The run time is O(n^2 p) if few
+    clusters lose their neighbour per merge, and the memory O(n p).
     """
     n = cells.shape[2]
     term_cells = tuple(jnp.swapaxes(t.cells(cells)[:, 0], 0, 1) for t in terms)
@@ -156,21 +156,21 @@ def agglomerate_pairs(
 
     There is one flat loop. Every cluster stores an upper bound of its best score. If a merge
     removes the best partner of a cluster, the cluster is marked and keeps its bound. The next step
-    depends on the cluster of the largest bound: if it is marked, it searches for its best partner
-    again; if not, it merges. Both kinds of step write one row and one column. The rows of a step
-    are read at the end of the previous step: reading and writing in one step, an inner loop over
-    marked clusters, or a branch would copy the tables in every step. The run time is O(n^2) per
-    table if few clusters search again, and the memory O(n^2).
+    concerns the cluster of the largest bound. If this cluster is marked, it searches for its best
+    partner again; if not, it merges. Both kinds of step write one row and one column of each table.
+    The rows of a step are read at the end of the previous step. Reading and writing in one step
+    would copy the tables in every step, and so would a branch or an inner loop. The run time is
+    O(n^2) per table if few clusters search again, and the memory O(n^2).
 
     Parameters
     ----------
     tables : symmetric tables (n, n); the rows of boolean tables are combined by "or" instead of +
     alive : (n,) False on padding
     score : ``(rows, size, sizes, totals) -> (channels, n)``, scores of merging one cluster with
-        each other cluster; a channel is one of several kinds of score. ``rows`` and ``size`` are
-        the cluster's row of every table and its size, ``sizes`` (n,) all sizes, and ``totals``
-        (tables,) sums of the entries of all pairs that were merged. Larger scores are better, and
-        -inf forbids a merge
+        each other cluster; a channel is one of several kinds of score. ``rows`` are the rows of
+        the cluster in every table, and ``size`` is its size. ``sizes`` (n,) are the sizes of all
+        clusters, and ``totals`` (tables,) the sums of the entries of all merged pairs. Larger
+        scores are better, and -inf forbids a merge
     choose : function from the best score (channels,) to the channel whose best pair is merged
     drifting : whether a merge changes the scores of pairs of other clusters; all clusters then
         search again after every merge, which takes O(n^3)
@@ -191,10 +191,10 @@ def agglomerate_pairs(
         return jnp.where(alive[i], result.max(1), -jnp.inf), result.argmax(1)
 
     def plan_step(tables, value, partner, marked):
-        """Plan the next step: a search of the best partner of a cluster, or a merge.
+        """Plan the next step: a search for the best partner of a cluster, or a merge.
 
-        Returns whether it is a search; the two clusters (the same cluster twice for a search); and
-        the rows of all tables for both.
+        Returns whether the step is a search; the two clusters that merge, or twice the cluster that
+        searches; and the rows of all tables for the first and for the second of these clusters.
         """
         top = value.argmax(1)
         channel = jnp.arange(top.size)
@@ -265,10 +265,10 @@ class RowMoveResult(NamedTuple):
     Attributes
     ----------
     labels : (n,) labels after the moves
-    sums : (k, k) sums of the table over all pairs of a row of cluster i and a row of cluster j; on
-        the diagonal, over all ordered pairs of rows of a cluster, including a row and itself
+    sums : (k, k) for clusters i and j, the sum of the table over all pairs of a row of cluster i
+        and a row of cluster j. For i = j, pairs are ordered and include a row paired with itself
     n_moves : number of moves
-    done : whether no further move increases the value, the sum of the table within clusters
+    done : whether no further move increases ``value``
     """
 
     labels: jax.Array
@@ -278,7 +278,7 @@ class RowMoveResult(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Sum of the table over the pairs of rows that share a cluster."""
+        """Sum of the table over all ordered pairs of rows that share a cluster."""
         return float(np.trace(self.sums))
 
 
@@ -288,8 +288,8 @@ def move_rows(
     """Move single rows to other clusters while the sum of a table within clusters increases.
 
     Every step makes the move with the largest increase, in time O(n k). A cluster never loses its
-    last row. ``table`` (n, n) is symmetric. Rows that are not ``alive`` (n,) are padding, with
-    zeros in the table.
+    last row. ``table`` (n, n) is symmetric, and ``labels`` (n,) are the initial clusters. Rows that
+    are not ``alive`` (n,) are padding, with zeros in the table.
     """
     clusters = jnp.arange(n_clusters)
     diagonal = jnp.diagonal(table)
@@ -331,7 +331,8 @@ def move_rows(
 def linkage_matrix(pairs: np.ndarray, costs: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Linkage matrix in SciPy's format, with cumulative costs as heights.
 
-    The cost of a merge may be smaller than the cost before it, which SciPy's tools do not support.
+    The cost of a merge may be smaller than the cost of an earlier merge, which SciPy's tools do not
+    support.
     Cumulative costs never decrease, and a cut at a number of clusters gives the greedy partition.
     ``sizes`` (n,) is the number of rows in each initial cluster.
     """
@@ -348,9 +349,10 @@ def linkage_matrix(pairs: np.ndarray, costs: np.ndarray, sizes: np.ndarray) -> n
 
 
 def cut_merges(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
-    """Labels (n,) of the rows when ``n_clusters`` are left; clusters are numbered by first row.
+    """Labels (n,) of n rows after merges down to ``n_clusters`` clusters.
 
-    ``pairs`` are the merges of n single rows.
+    ``pairs`` are the merges of n single rows, in order. Clusters are numbered in the order of their
+    first rows.
     """
     parent = np.arange(n)
     for a, b in pairs[: max(n - n_clusters, 0)]:
@@ -359,13 +361,13 @@ def cut_merges(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
 
 
 def quadratic_information_shares(pairs: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Quadratic mutual information (n,) of clusters and groups after 0 to n - 1 merges.
+    """Relative quadratic mutual information (n,) of clusters and groups after 0 to n - 1 merges.
 
-    It is divided by its value before the first merge, when every row is a cluster. All entries are
-    0 if there is only one group. ``codes`` (n,) are the groups of the rows, and ``pairs`` the
-    merges of n single rows. Each cluster stores the number of its rows in each group. A merge
-    iterates over the groups of the cluster that has fewer of them, so the run time hardly depends
-    on the number of groups.
+    The information is divided by its value before the first merge, when every row is a cluster. All
+    entries are 0 if there is only one group. ``codes`` (n,) are the groups of the rows, and
+    ``pairs`` the merges of n single rows. Each cluster stores the number of its rows in each group.
+    A merge iterates over the groups of one cluster, the cluster with fewer groups. The run time
+    therefore hardly depends on the number of groups.
     """
     n = len(codes)
     size, q = np.ones(n), np.bincount(codes) / n

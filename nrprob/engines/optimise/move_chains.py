@@ -16,14 +16,17 @@ _FEW_UNITS = 50  # up to this number of units, chains start from many moves and 
 
 
 class MoveObjective(Protocol):
-    """Objective of a hard partition, for `improve_by_passes` and `improve_by_chains`."""
+    """Objective of a hard partition, for `improve_by_passes` and `improve_by_chains`.
+
+    A labeling ``z`` (C,) has the cluster of every unit; methods take m labelings ``z`` (m, C).
+    """
 
     def totals(self, z: np.ndarray) -> np.ndarray:
         """Objective (m,) of labelings (m, C); infinite for a labeling that is not permitted."""
         ...
 
     def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
-        """Exact change (m, C, L) of the objective if one unit alone moves to a cluster.
+        """Exact change (m, C, L) of the objective if one unit alone moves to each cluster.
 
         The change is 0 for the present cluster, and infinite for a move that is not permitted.
         With ``relaxed``, a move may violate limits on sizes, which `violations` then reports.
@@ -35,15 +38,18 @@ class MoveObjective(Protocol):
         ...
 
     def together(self, units: np.ndarray) -> np.ndarray:
-        """Select units that may move at the same time, from ``units`` in order of preference."""
+        """Select units that may move at the same time.
+
+        ``units`` are indices of candidates in order of preference; the result keeps this order.
+        """
         ...
 
 
 def improve_by_passes(objective: MoveObjective, z: np.ndarray, tol: float) -> np.ndarray:
     """Move units until no single move lowers the objective by more than ``tol``.
 
-    A pass orders the improving moves by their differences, and makes the first 1, 2, 4, ... of
-    them. It accepts the number of moves with the lowest objective.
+    A pass orders the improving moves by their differences. It evaluates the labelings after the
+    first 1, 2, 4, ... of these moves, and accepts the labeling with the lowest objective.
 
     Parameters
     ----------

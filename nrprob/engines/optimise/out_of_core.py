@@ -64,7 +64,7 @@ class Moments(NamedTuple):
 class SummedRows:
     """Substitute for `nrprob.statistics.rows.Rows` in functions that build terms.
 
-    It has only the attributes that these functions read, computed from sums over all rows.
+    This class has only the attributes that these functions read, computed from sums over all rows.
     """
 
     def __init__(self, moments: Moments):
@@ -140,14 +140,15 @@ class StoredAnnealingResult(NamedTuple):
     Attributes
     ----------
     state : `MembershipParameters` of the final memberships
-    cells : (groups, S, K, p) statistics of these memberships
-    hard : (groups, S, K, p) statistics of the most likely clusters
-    objective : (S,) objective of the hard labels; at a finite final inverse temperature, free
+    cells : (groups, S, K, p) statistics of the cells under the final memberships
+    hard : (groups, S, K, p) statistics of the cells if every row is in its most likely cluster
+    objective : (S,) objective of the hard labels; if the final inverse temperature is finite, free
         energy of the memberships
     converged : (S,) whether a restart has converged
     n_iter : number of passes over the rows that changed memberships
     trace : (levels, S) objective at the end of every level
-    critical, weights : see `TermFit`
+    critical : inverse temperature at which clusters first separate
+    weights : (terms,) weights of the terms
     best : index of the best restart
     """
 
@@ -163,7 +164,7 @@ class StoredAnnealingResult(NamedTuple):
     best: int
 
     def fit(self, terms: Terms, compression: float) -> TermFit:
-        """Parameters of the best restart."""
+        """Return the parameters of the best restart, as the engines in memory do."""
         best = slice(self.best, self.best + 1)
         q = self.cells[:, self.best, :, -1].sum(0)
         held = self.hard[:, self.best, :, -1].sum(0)
@@ -199,8 +200,8 @@ def _e_step(
 ) -> jax.Array:
     """Masses (B, r, S, K) of the rows of a chunk in the clusters of every restart.
 
-    The masses follow from the parameters ``state``. Without ``state``, they are random initial
-    values: the log memberships have the standard deviation ``scale`` (S,).
+    The masses follow from the parameters ``state``. If ``state`` is None, the masses are random
+    initial values, with log memberships of the standard deviation ``scale`` (S,).
     """
     rows = block.rows
     if state is None:
@@ -299,11 +300,11 @@ def _free_energy(
 
 
 def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray, float]:
-    """Terms with their weights, the weights, and the inverse temperature of the first split.
+    """Return the terms with weights, the weights, and the inverse temperature of the first split.
 
-    The method is `nrprob.engines.optimise.anneal.leading_curvatures`, but the power iteration acts
-    on derivatives by cell statistics instead of on rows. The iteration needs only sums of products
-    of the statistics of rows.
+    The computation is as in `nrprob.engines.optimise.anneal.leading_curvatures`, but the power
+    iteration acts on derivatives by cell statistics instead of on rows. The iteration needs only
+    sums of products of the statistics of rows.
     """
     terms, n = problem.terms, len(problem.terms)
     counts = jnp.arange(n) < (n if problem.n_start is None else problem.n_start)
@@ -461,7 +462,10 @@ def anneal_cells(
 def _membership_change(
     old: MembershipParameters, new: MembershipParameters, all_rows: Moments, active: np.ndarray
 ) -> np.ndarray:
-    """Largest change over clusters (S,) of log memberships, root mean square over rows."""
+    """Change (S,) of the log memberships between two sets of parameters.
+
+    The change is the root mean square over rows, and the largest over clusters and known groups.
+    """
     beta = np.asarray(new.beta)[:, None, None]
     step = (beta * (new.slopes - old.slopes))[:, :, active]
     with np.errstate(invalid="ignore"):
@@ -479,8 +483,8 @@ def iterate_labels(
 ) -> Any:
     """Yield row indices (B, r), labels (B, r) and memberships (B, r, K) of every chunk.
 
-    They belong to the best restart. The label of padding is -1. The memberships are None unless
-    ``soft``.
+    Labels and memberships belong to the best restart. The label of padding is -1. The memberships
+    are None unless ``soft``. ``active`` (K,) is False for clusters that are padding.
     """
     restart, state = slice(result.best, result.best + 1), result.state
     best = MembershipParameters(

@@ -27,7 +27,7 @@ _SWEEPS = 1000
 
 @jit_by_size("build")
 def build_terms(rows: Rows, settings: Settings, *, build: Build) -> Terms:
-    """Terms of the objective, without the weights that depend on curvatures."""
+    """Make the terms of the objective, without their weights; see `solve` for ``build``."""
     return build(rows, settings).terms
 
 
@@ -36,7 +36,11 @@ def _sweep_labels(
     terms: Terms, rows: Rows, labels: jax.Array, fixed: jax.Array, active: jax.Array, *,
     n_clusters: int,
 ) -> jax.Array:  # fmt: skip
-    """Labels (B, r) after sweeps over all rows, until a sweep moves none."""
+    """Labels (B, r) after sequential sweeps over all rows, until a sweep moves no row.
+
+    ``labels`` and ``fixed`` (B, r) are initial and fixed clusters (-1: not fixed), and ``active``
+    (K,) marks the clusters that are not padding.
+    """
     result = reassign_sequentially(
         terms, rows, labels[None], jnp.uint32(0), max_iter=jnp.int32(_SWEEPS),
         n_clusters=n_clusters, fixed=fixed, active=active,
@@ -50,16 +54,16 @@ def polish_labels(
 ) -> np.ndarray:
     """Move rows, alone and in chains, until no move and no chain lowers the objective.
 
-    Sparse rows move alone only.
+    If the rows are sparse, there are no chains.
 
     Parameters
     ----------
     terms : terms of the objective, with their weights
-    rows : rows; sparse ones under costs that are sums over features
-    labels : (B, r) labels
+    rows : rows; if they are sparse, costs must be sums over features
+    labels : (B, r) initial labels
     movable : (B, r) whether a row may move
-    n_clusters : number of clusters of the compiled programs
-    active : number of clusters
+    n_clusters : number of clusters of the compiled programs, including padding
+    active : number of clusters without padding
 
     Returns
     -------

@@ -25,16 +25,16 @@ def leading_eigenvalues(
 
     Parameters
     ----------
-    apply : function ``(vectors, eigenvalues) -> images`` that applies each map to its own vector;
-        one map may be a combination of the others with weights that depend on the current
+    apply : function ``(vectors, eigenvalues) -> images`` that applies each map to its own vector.
+        A map may be a combination of other maps, with weights that depend on the current
         ``eigenvalues`` (maps,)
     start : initial vectors, one per map
     inner : function ``(vectors, images) -> (maps,)``: the inner product of each vector and its
-        image, for which the maps are self-adjoint
+        image. The maps must be self-adjoint in this inner product
     accuracy : relative change of the eigenvalues at which they have converged
     max_iter : maximum number of iterations
-    enough : function from the eigenvalues (maps,) to whether they suffice to stop early; estimates
-        of eigenvalues never decrease
+    enough : function from the current estimates (maps,) of the eigenvalues to whether the iteration
+        may stop early. Estimates never decrease
 
     Returns
     -------

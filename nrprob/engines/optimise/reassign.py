@@ -56,7 +56,15 @@ _REMOVING, _ALL_ROWS, _SOME_ROWS = range(3)  # phases of `reassign_batched`
 
 
 class _Partition(NamedTuple):
-    """Labels (B, r), their cells and objective, and which clusters (K,) exist."""
+    """A hard partition of the rows.
+
+    Attributes
+    ----------
+    labels : (B, r) clusters of the rows
+    cells : (groups, 1, K, p) statistics of the cells
+    value : objective
+    existing : (K,) whether a cluster exists
+    """
 
     labels: jax.Array
     cells: jax.Array
@@ -70,8 +78,8 @@ class _MoveProposal(NamedTuple):
     Attributes
     ----------
     fraction : fraction of the improving rows that move
-    change, target : (B, r) change of F by the best move of every row, and the cluster to which this
-        move leads
+    change, target : (B, r) change of F by the best move of every row, and the cluster that the row
+        joins by this move
     outdated : whether ``change`` and ``target`` must be recomputed
     """
 
@@ -84,7 +92,11 @@ class _MoveProposal(NamedTuple):
 def balanced_random_labels(
     seed: jax.Array, rows: Rows, fixed: jax.Array | None, active: jax.Array
 ) -> jax.Array:
-    """Random labels (B, r) of clusters of equal size; labelled rows keep their label."""
+    """Random labels (B, r), for clusters of equal size; labelled rows keep their label.
+
+    ``fixed`` (B, r) are the labels of labelled rows, -1 for all other rows. ``active`` (K,) is
+    False for clusters that are padding.
+    """
     order = hashed_uniform(fold_in(seed, rows.number), (), rows.mass.dtype)
     order = jnp.where(rows.mass > 0, order, 2.0).reshape(-1)
     rank = jnp.argsort(jnp.argsort(order))
@@ -121,7 +133,7 @@ def _uses_mass(term: Term) -> bool:
 
 
 def _remove_clusters(terms, rows, labels, active, fixed, min_mass):
-    """Labels and active clusters after `remove_small_clusters`, if there is a ``min_mass``."""
+    """Call `remove_small_clusters`; without ``min_mass``, return labels and clusters unchanged."""
     if min_mass is None:
         return labels, active
     return remove_small_clusters(terms, rows, labels, active, fixed, min_mass)
@@ -142,11 +154,11 @@ def reassign_sequentially(
     """Sweep over the rows in random order until a complete sweep moves no row.
 
     A sweep processes the rows one by one: remove the row from its cell, evaluate the change of F
-    for all clusters, and add the row to the best one. A sweep costs O(n K p) for n rows. A row that
-    is alone in its cluster stays there, since an empty cluster costs 0. Cell statistics are
-    recomputed from the labels after every sweep, to limit rounding errors. ``labels`` (S, B, r) are
-    initial labels. With ``min_mass``, clusters of smaller mass are removed before the first sweep
-    and after every sweep.
+    for all clusters, and add the row to the best one. A sweep costs O(n K p) for n rows. If
+    costs are concave and homogeneous of degree 1, a row that is alone in its cluster stays there.
+    Cell statistics are recomputed from the labels after every sweep, to limit rounding errors.
+    ``labels`` (S, B, r) are initial labels. With ``min_mass``, clusters of smaller mass are removed
+    before the first sweep and after every sweep.
     """
     free = rows.mass.reshape(-1) > 0
     if fixed is not None:
@@ -207,15 +219,17 @@ def reassign_batched(
 ) -> ReassignmentResult:
     """Move many rows at once, and back off if the objective does not decrease.
 
-    1. Move all rows to the cluster of least dF/dW while the exact objective decreases; one matrix
-       product per step.
+    1. Move all rows to the cluster of least dF/dW while the exact objective decreases. W are the
+       masses of the rows in the clusters. A step takes one matrix product.
     2. Compute the exact change of F for all moves of single rows. A random fraction f of the
-       improving rows moves, and always the best one. If the objective decreases, f is doubled;
-       otherwise the moves are undone, f is divided by 4, and the same changes are used again.
-    3. Stop when no move improves: this is a local optimum under single moves, like the result of
-       `reassign_sequentially`. Small clusters are removed in between.
+       improving rows moves, and always the row with the best move. If the objective decreases, f is
+       doubled. Otherwise the moves are undone, f is divided by 4, and the same changes are used
+       again.
+    3. Stop when no move of a single row lowers F: this is a local optimum, like the result of
+       `reassign_sequentially`.
 
-    A step costs O(n K p) for n rows of p statistics.
+    Small clusters are removed between these phases if ``min_mass`` is given. ``labels`` (S, B, r)
+    are initial labels. A step costs O(n K p) for n rows of p statistics.
     """
     free = rows.mass > 0
     if fixed is not None:

@@ -30,11 +30,13 @@ class Sweep(NamedTuple):
 
     Attributes
     ----------
-    init_state : ``cells (groups, 1, K, p) -> state``, the statistics and costs of all cells
+    init_state : ``cells -> state``, from the statistics ``cells`` (groups, 1, K, p) of all cells to
+        the state of a sweep
     run_visits : ``(order, labels, count, active, state) -> (state, labels)``; ``order`` (n,) are
         row indices, ``labels`` (n,) their labels in this order, ``count`` the number of rows to
-        process, and ``active`` (K,) whether each cluster may receive rows. A row whose cluster may
-        not receive rows leaves it at any cost. Dense rows take `SizeLimits` as a sixth argument
+        process, and ``active`` (K,) whether each cluster may receive rows. If a cluster may not
+        receive rows, its rows leave it at any cost. For dense rows, `SizeLimits` are an optional
+        sixth argument
     """
 
     init_state: Callable[[jax.Array], Any]
@@ -42,7 +44,9 @@ class Sweep(NamedTuple):
 
 
 class SizeLimits(NamedTuple):
-    """Limit of the sizes of clusters: empty, or a mass of at least ``floor``; all traced.
+    """Limits of the sizes of clusters: a cluster is empty, or has a mass of at least ``floor``.
+
+    All limits are traced.
 
     Attributes
     ----------
@@ -56,7 +60,7 @@ class SizeLimits(NamedTuple):
     least: jax.Array
 
     def allowed_moves(self, mass: jax.Array, label: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Whether rows (...) may leave their clusters, and may join each cluster (..., K).
+        """Masks of the rows (...) that may leave their cluster, and of allowed joins (..., K).
 
         ``mass`` (...) are the masses of the rows and ``label`` (...) their clusters.
         """
@@ -66,7 +70,7 @@ class SizeLimits(NamedTuple):
 
 
 def make_sweep(terms: Terms, rows: Rows) -> Sweep:
-    """Choose the implementation for rows and terms."""
+    """Make the `Sweep` by the fastest implementation for the rows and the costs of the terms."""
     group = jnp.repeat(rows.group, rows.mass.shape[1])
     if isinstance(rows.x, Sparse):
         make_visits = _sparse_visits
@@ -79,7 +83,7 @@ def _loop_over_rows(visit, mass):
     """Make ``Sweep.run_visits`` from a function that processes one row.
 
     This function ``visit(row, label, active, state) -> (state, label)`` takes the index and the old
-    label of the row. ``mass`` (n,) are the masses of the rows.
+    label of the row, and returns the new label. ``mass`` (n,) are the masses of the rows.
     """
 
     def run_visits(order, before, count, active, state, limits=None):
@@ -104,7 +108,10 @@ def _loop_over_rows(visit, mass):
 
 
 def _incremental_visits(terms, rows, mass, group):
-    """Process rows under incremental costs."""
+    """Make the `Sweep` of dense rows under incremental costs.
+
+    ``mass`` (n,) are the masses of the rows, and ``group`` (n,) their known groups.
+    """
     x = rows.x.x.reshape(-1, rows.x.x.shape[-1])
     eps = 2 * jnp.finfo(mass.dtype).eps
 
@@ -181,11 +188,12 @@ _WINDOW_ENTRIES = 128  # approximate number of sparse entries evaluated together
 
 
 def _sparse_visits(terms, rows, mass, group):
-    """Process sparse rows, under costs that are sums over features.
+    """Make the `Sweep` of sparse rows under costs that are sums over features.
 
-    Several short rows are evaluated in one window, all under the current cells. The first row that
-    moves changes the cells, and the next window begins after it; the rows before it stay, so their
-    evaluation was exact.
+    ``mass`` (n,) are the masses of the rows, and ``group`` (n,) their known groups. A *window* is a
+    sequence of several short rows, which are evaluated together under the current cells. The first
+    row that moves changes the cells, and the next window begins after this row. The rows before it
+    stay in their clusters, so their evaluation was exact.
     """
     for term in terms:
         if not isinstance(term.cost, SeparableCost) or term.view is not None:
@@ -210,8 +218,8 @@ def _sparse_visits(terms, rows, mass, group):
     def evaluate_window(tables, sums, row_window):
         """Evaluate the moves of all rows of a window, under the current cells.
 
-        Returns the change (window, K) of F if the row moves to each cluster; the sum (window,) of
-        the features of the row; and the rounding error (window,) of the changes.
+        Returns the change (window, K) of F if a row moves to each cluster; the sum (window,) of the
+        features of a row; and the rounding error (window,) of the changes of a row.
         """
         first, end, weight, group, is_current = row_window
         groups = [group if term.by_group else jnp.zeros_like(group) for term in terms]

@@ -58,8 +58,9 @@ class Settings(NamedTuple):
 
     Attributes
     ----------
-    n_clusters : number of clusters; further clusters in arrays of K are padding
-    max_iter : maximum number of updates per temperature, of sweeps, or of steps, by solver
+    n_clusters : number of clusters without padding; arrays may have K > n_clusters clusters
+    max_iter : maximum number of updates per temperature (annealing), of sweeps (sequential
+        reassignment) or of steps (batched reassignment)
     method : record of the parameters that the function ``build`` of the method reads
     beta : final inverse temperature; infinite to anneal until the labels are hard
     compression : weight of H(C), see `nrprob.engines.optimise.anneal.term_update`
@@ -83,7 +84,7 @@ class Settings(NamedTuple):
 def make_settings(
     dtype: Any, *, n_clusters: int, max_iter: int, method: Any = (), **floats: float
 ) -> Settings:
-    """Settings as arrays: counts as int32, other parameters in the dtype of the data."""
+    """Make `Settings` of arrays: counts are int32, and ``floats`` have the dtype of the data."""
     values = {name: Settings._field_defaults[name] for name in FLOATS} | floats
     return Settings(
         np.asarray(n_clusters, np.int32),
@@ -105,11 +106,11 @@ class AnnealingProblem(NamedTuple):
     critical : inverse temperature at which clusters first separate
     weights : (terms,) weights of the terms
     curvature : attribute of `nrprob.engines.optimise.anneal.AnnealingSchedule`
-    anneal : if False, start at the final temperature, from more unequal memberships
-    finish : function ``(state, w, hard) -> (objective, slope)`` of the final state, the final
-        masses and the masses (B, r, S, K) of the hard labels. ``objective`` (S,) is the objective
-        of the hard labels in float64. ``slope`` is a function from the index of a restart to its
-        derivative ``TermFit.slope``
+    anneal : if False, start at the final temperature, from initial memberships that are less equal
+    finish : function ``(state, w, hard) -> (objective, slope)``. ``state`` is the final state;
+        ``w`` and ``hard`` (B, r, S, K) are the final masses and the masses of the hard labels.
+        ``objective`` (S,) is the objective of the hard labels in float64. ``slope`` is a function
+        from the index of a restart to its ``TermFit.slope``
     """
 
     update: Update
@@ -130,10 +131,10 @@ class Problem(NamedTuple):
     terms : terms of the objective, without their weights
     weigh : function from the curvatures (terms,) of the terms to their weights (terms,); see
         `nrprob.engines.optimise.anneal.leading_curvatures`
-    n_start : annealing starts where the sum of the first ``n_start`` terms alone would split the
-        clusters; None for all terms
+    n_start : annealing starts at the temperature at which clusters first separate if the objective
+        is the weighted sum of the first ``n_start`` terms; None for all terms
     curvature : attribute of `nrprob.engines.optimise.anneal.AnnealingSchedule`
-    anneal : if False, start at the final temperature, from more unequal memberships
+    anneal : if False, start at the final temperature, from initial memberships that are less equal
     """
 
     terms: Terms
@@ -145,7 +146,7 @@ class Problem(NamedTuple):
     def iteration(
         self, rows: Rows, compression: Any, n_clusters: int, n_init: int
     ) -> AnnealingProblem:
-        """Define the annealing by the gradient of the terms; see `term_update`."""
+        """Make the `AnnealingProblem` whose update follows the gradient of F; see `term_update`."""
         terms, weights, critical = weight_terms(self, rows)
 
         def finish(state, w, hard):
@@ -165,10 +166,11 @@ _LAPACK_LOCK = threading.Lock()
 
 
 def lapack_lock(factorises: bool) -> contextlib.AbstractContextManager[Any]:
-    """Lock that allows one program with LAPACK calls at a time, over all threads.
+    """Context in which only one program that calls LAPACK runs at a time, over all threads.
 
-    On a CPU, XLA runs programs and the batches of LAPACK on the same threads. Two such programs can
-    each hold a thread and wait for the other's, which is a deadlock.
+    ``factorises`` states whether the program calls LAPACK. On a CPU, XLA runs programs and the
+    batches of LAPACK on the same threads. Two such programs can each hold a thread and wait for the
+    thread of the other program, which is a deadlock.
     """
     return _LAPACK_LOCK if factorises else contextlib.nullcontext()
 
@@ -216,8 +218,8 @@ class Solution(NamedTuple):
     labels : (B, r, S) clusters of the rows
     objective : (S,) in nats of the whole data set, evaluated in float64
     converged : (S,) whether a restart has converged
-    n_iter : annealing: number of updates, each of all restarts together; reassignment: number of
-        sweeps or steps of the best restart
+    n_iter : number of updates, each of all restarts together (annealing); number of sweeps or steps
+        of the best restart (reassignment)
     w : (B, r, K) masses of the best restart
     trace : (steps,) objective of the best restart after every step, NaN after the last step
     fit : parameters of the best restart; a `TermFit` for objectives made of terms
@@ -255,10 +257,10 @@ class TermFit(NamedTuple):
 def weight_terms(
     problem: Problem, rows: Rows, *, existence_only: bool = False
 ) -> tuple[Terms, jax.Array, jax.Array]:
-    """Terms with their weights, the weights, and the inverse temperature of the first split.
+    """Return the terms with weights, the weights, and the inverse temperature of the first split.
 
-    With ``existence_only``, the inverse temperature is not computed: it is NaN if the clusters
-    split at some temperature, and infinite otherwise.
+    With ``existence_only``, the inverse temperature is not computed. The returned value is then NaN
+    if the clusters split at some temperature, and infinite if they never split.
     """
     _, weights, largest = leading_curvatures(
         problem.terms, rows, problem.weigh, problem.n_start, existence_only=existence_only
@@ -281,9 +283,9 @@ def exact_objective(terms: Terms, cells: jax.Array) -> jax.Array:
 
 
 def add_compression_term(terms: Terms, rows: Rows, weight: jax.Array) -> Terms:
-    """Add the term ``weight * n H(C)`` for rows of total mass n and clusters C.
+    """Add the term ``weight * n H(C)``: the entropy of the clusters C, for rows of total mass n.
 
-    For hard labels the free energy is F plus this term, with the weight compression / beta.
+    The free energy of hard labels is F plus this term with the weight compression / beta.
     """
     total = rows.mass.sum().astype(jnp.float64)
     return (*terms, Term(weight, xlogx(total), None, mass_cost, False))
@@ -292,10 +294,11 @@ def add_compression_term(terms: Terms, rows: Rows, weight: jax.Array) -> Terms:
 def _build_terms(
     build: Build, rows: Rows, settings: Settings, compressed: bool
 ) -> tuple[Terms, jax.Array, jax.Array]:
-    """Build and weight the terms; with ``compressed`` add the term n H(C) compression / beta.
+    """Return the terms with weights, the weights, and the inverse temperature of the first split.
 
-    The inverse temperature of the first split is computed only if the weights depend on curvatures;
-    otherwise it is NaN or infinite, see `weight_terms`.
+    With ``compressed``, the term n H(C) compression / beta is added; see `add_compression_term`.
+    The inverse temperature is computed only if the weights depend on curvatures. If not, the
+    returned value is NaN or infinite; see `weight_terms`.
     """
     problem = build(rows, settings)
     existence_only = isinstance(problem.weigh, FixedWeights)
@@ -322,9 +325,12 @@ def solve_anneal(
 
     The first restart begins just below the inverse temperature at which clusters first separate.
     Annealing hardly depends on its random initial values, so further restarts from the same
-    temperature would give the same result. If the first separation isolates an outlier, all of them
-    would isolate it. The other restarts therefore begin at higher inverse temperatures, which
-    increase geometrically up to ``settings.quench`` times the first one.
+    temperature would give the same result. If the first separation isolates an outlier, all of
+    these restarts would isolate it. The other restarts therefore begin at higher inverse
+    temperatures, which increase geometrically up to ``settings.quench`` times the first one.
+    ``fixed`` (B, r) are the clusters of labelled rows, -1 for all other rows. With ``soft``, the
+    memberships determine the best restart, instead of the hard labels. ``damped`` is an argument of
+    `nrprob.engines.optimise.anneal.anneal`.
     """
     # First inverse temperatures of the restarts.
     dtype = rows.mass.dtype
@@ -409,9 +415,9 @@ def solve_reassign(
 ) -> Solution:
     """Reassign rows from ``n_init`` random balanced labelings, and return the best result.
 
-    ``fixed`` (B, r) are the clusters of labelled rows, -1 for others. ``solver`` is "sequential" or
-    "batched"; see `nrprob.engines.optimise.reassign`. With ``compressed``, the objective has the
-    additional term n H(C) compression / beta.
+    ``fixed`` (B, r) are the clusters of labelled rows, -1 for all other rows. ``solver`` is
+    "sequential" or "batched"; see `nrprob.engines.optimise.reassign`. With ``compressed``, the
+    objective has the additional term n H(C) compression / beta.
     """
     terms, weights, critical = _build_terms(build, rows, settings, compressed)
     active = jnp.arange(n_clusters) < settings.n_clusters
@@ -438,10 +444,11 @@ def _from_labels(
     active: jax.Array,
     fixed: jax.Array | None,
 ) -> Solution:
-    """Return the `Solution` of a reassignment; the objective is evaluated in float64.
+    """Make the `Solution` of a reassignment; the objective is evaluated in float64.
 
-    ``critical`` and ``weights`` are attributes of `TermFit`. ``active`` (K,) marks the clusters
-    that are not padding.
+    ``critical`` and ``weights`` are the attributes ``critical_beta`` and ``weights`` of `TermFit`.
+    ``active`` (K,) marks the clusters that are not padding. ``fixed`` (B, r) are the clusters of
+    labelled rows, -1 for all other rows.
     """
     result = result._replace(
         labels=assign_empty_rows(terms, rows, result.labels, n_clusters, fixed)

@@ -15,9 +15,10 @@ def propose_splits(
 ) -> list[np.ndarray]:
     """Distinct proposals to split the samples ``x`` (n, m).
 
-    The proposals are the sign of the first principal score; the sign of the whitened score of least
-    kurtosis; 2-means that starts from either of these two proposals; samples far from the mean; and
-    for every class, the samples nearer to its mean than to the mean of the other labelled samples.
+    The first two proposals are the sign of the first principal score, and the sign of the whitened
+    score of least kurtosis. 2-means from each of these two proposals gives two more. Another
+    proposal has the half of the samples that are farther from the mean. For every class, a proposal
+    has the samples nearer to the mean of this class than to the mean of all other labelled samples.
 
     Parameters
     ----------
@@ -57,7 +58,10 @@ def propose_splits(
 
 
 def _two_means(x: np.ndarray, mass: np.ndarray, side: np.ndarray) -> np.ndarray:
-    """Side of every sample after 2-means from an initial split."""
+    """Run 2-means on samples ``x`` (n, m) from the proposal ``side`` (n,); return the new proposal.
+
+    ``mass`` (n,) are the masses of the samples.
+    """
     for _ in range(_ROUNDS):
         if side.all() or not side.any():
             break
@@ -71,7 +75,11 @@ def _two_means(x: np.ndarray, mass: np.ndarray, side: np.ndarray) -> np.ndarray:
 
 
 def _fill_sides(x: np.ndarray, mass: np.ndarray, side: np.ndarray, floor: float) -> np.ndarray:
-    """If a side has less mass than ``floor``, move the samples nearest to its mean to this side."""
+    """Return a proposal whose sides both have at least the mass ``floor``.
+
+    A side of less mass in the proposal ``side`` (n,) receives the samples nearest to its mean.
+    ``x`` (n, m) are the samples, and ``mass`` (n,) their masses.
+    """
     for small in (True, False):
         inside = side == small
         if mass[inside].sum() >= floor:

@@ -105,7 +105,11 @@ class Level(NamedTuple):
 
 
 class Path(NamedTuple):
-    """Levels from one cluster on, all trials, and whether the last level was reached."""
+    """Solutions with 1, 2, ... clusters, each made from the previous one by a split.
+
+    ``levels`` are these solutions, and ``trials`` are all attempts to split. ``complete`` states
+    whether the last level has the number of clusters of the `SplittingSchedule`.
+    """
 
     levels: list[Level]
     trials: list[Trial]
@@ -116,12 +120,13 @@ Report = Callable[[Trial], None]
 
 
 class SplittingSchedule(NamedTuple):
-    """Parameters of a `Path`.
+    """Parameters of the splitting algorithm.
 
     Attributes
     ----------
     n_clusters : number of clusters of the last level
-    growth : ratio of successive inverse temperatures if no critical value is predicted
+    growth : ratio of successive inverse temperatures, if the next one is not a predicted critical
+        value
     tol : largest change of a membership at which a run has converged
     max_iter : maximum number of cycles per run
     damped : whether to shorten the steps of a run that oscillates, down to 1/64
@@ -138,7 +143,7 @@ class SplittingSchedule(NamedTuple):
     seed: int | None = None
 
     def step_lengths(self, beta: float) -> Iterator[float]:
-        """Damping factors to try, in order."""
+        """Damping factors to try at ``beta``, for steps in log memberships; descending."""
         first = 1 / (1 + beta * self.curvature)
         exponents = range(0, _MIN_STEP_EXPONENT - 1, -1) if self.damped else [0]
         return (first * 2.0**exponent for exponent in exponents)
@@ -146,14 +151,14 @@ class SplittingSchedule(NamedTuple):
 
 @dataclass(frozen=True)
 class TermCycle:
-    """Update of an objective made of terms, for this engine.
+    """Factory of the update for an objective that is a sum of terms; see `limit_cycles`.
 
-    The data are the terms, the rows and the compression; see
+    The data of the update are the terms, the rows and the compression, which are defined in
     `nrprob.engines.optimise.anneal.term_update`.
     """
 
     def __call__(self, data: Any, active: jax.Array) -> Callable[..., Any]:
-        """Make the update."""
+        """Make the update from its data and the mask ``active`` (K,) of existing clusters."""
         terms, rows, compression = data
         mass_update = term_update(terms, compression)
 
@@ -173,7 +178,7 @@ def _random_array(seed, index, *, shape, dtype):
 
 @jit_by_size("make")
 def _copy_derivative(data, carry, beta, active, sign, mass, u, *, make):
-    """Log ratio (B, r) of the memberships of two copies after one cycle.
+    """Log ratio (B, r) of the memberships of two copies of a cluster after one cycle.
 
     The ratio before the cycle is ``u`` (B, r), and the result is exact to first order in ``u``.
     ``sign`` (K,) is 1 for one copy, -1 for the other copy and 0 for other clusters. The mean over
@@ -191,7 +196,12 @@ def _copy_derivative(data, carry, beta, active, sign, mass, u, *, make):
 
 @dataclass(frozen=True)
 class SplittingEngine:
-    """Splitting of the clusters of one method on one data set."""
+    """Steps of the splitting algorithm for one method and one data set.
+
+    The attributes are arguments of `follow_path`. In the methods, ``carry``, ``start`` and
+    ``equal`` are pairs of the state and the log memberships (B, r, 1, K) of an update, and
+    ``active`` (K,) is the mask of existing clusters.
+    """
 
     make: Make
     data: Any
@@ -201,11 +211,12 @@ class SplittingEngine:
     def leading_difference(
         self, carry: Any, beta: float, active: np.ndarray, pair: tuple[int, int], rightmost: bool
     ) -> tuple[complex, np.ndarray]:
-        """Leading eigenvalue mu for differences of two equal copies, and a growing direction.
+        """Leading eigenvalue mu of step 2 of the algorithm, and a growing direction (B, r).
 
-        ``pair`` are the columns of the copies. Eigenvalues are ordered by absolute value, or by
-        real part if ``rightmost``: use it for damped steps, which suppress the imaginary part. The
-        direction (B, r) is the sum of the growing eigenvectors, scaled to unit variance.
+        ``pair`` are the columns of the two equal copies. Eigenvalues are ordered by absolute value
+        or, if ``rightmost``, by real part; use the latter for damped steps, which suppress the
+        imaginary part. The direction is a difference of the log memberships of the copies: the sum
+        of the growing eigenvectors, scaled to unit variance.
         """
         mass = np.asarray(self.mass)
         slots = np.flatnonzero(mass.ravel() > 0)
@@ -265,7 +276,7 @@ class SplittingEngine:
         return np.asarray(_random_array(*key, shape=self.mass.shape, dtype=dtype))
 
     def trial_status(self, result: LimitResult, n_clusters: int) -> str:
-        """Status of a run with ``n_clusters``, as in `Trial`."""
+        """Status of a run with ``n_clusters`` clusters: a value of ``Trial.status``."""
         if result.status != CONVERGED:
             return result.status
         mass = np.asarray(self.mass, float)
@@ -282,12 +293,12 @@ class SplittingEngine:
         return SPLIT if not distances or np.concatenate(distances).min() > _SAME else MERGED
 
     def cluster_sizes(self, carry: Any, n_clusters: int) -> np.ndarray:
-        """Masses of the clusters: sums of the memberships, weighted by the masses of the rows."""
+        """Masses (n_clusters,) of the clusters: sums of memberships, weighted by row masses."""
         q = np.exp(np.asarray(carry[1], float)[..., 0, :n_clusters])
         return (np.asarray(self.mass, float)[..., None] * q).sum((0, 1))
 
     def single_cluster(self, state: Any, width: int) -> Level:
-        """Level of one cluster, from the initial ``state`` with ``width`` columns."""
+        """Make the level of one cluster from the initial ``state``, which has ``width`` columns."""
         log_q = np.full((*self.mass.shape, 1, width), -np.inf, self.mass.dtype)
         log_q[..., 0] = 0
         single, _ = self.run_to_limit((state, log_q), 1.0, np.arange(width) < 1)
@@ -302,10 +313,11 @@ class SplittingEngine:
         trials: list[Trial],
         report: Report,
     ) -> Level | None:
-        """Return the best level of n clusters from given memberships; None if all runs merge.
+        """Return the best level of n clusters from the start; None if no run keeps n clusters.
 
         The inverse temperature rises from ``beta`` until all clusters remain apart, and then as
-        long as the score of the log memberships increases. ``start`` has state and log memberships.
+        long as ``score`` of the log memberships increases. All attempts are appended to ``trials``
+        and passed to ``report``.
         """
         active = np.arange(start[1].shape[-1]) < n
         level, best, critical = None, -np.inf, beta
@@ -330,10 +342,10 @@ class SplittingEngine:
     def split_level(
         self, level: Level, n: int, trials: list[Trial], report: Report
     ) -> Level | None:
-        """Return the level of n + 1 clusters from the level of n; None if all trials fail.
+        """Make the level of n + 1 clusters from a level of n clusters; None if all trials fail.
 
-        The largest cluster is split. The next largest clusters are tried in two cases: the rows of
-        the largest cluster are all equal; or its copies are unstable, but the run from the
+        The largest cluster is split. The next largest clusters are tried in two cases. Either the
+        rows of the largest cluster are all equal, or its copies are unstable but the run from the
         perturbed copies does not end in a split.
         """
         growth = self.schedule.growth
@@ -368,10 +380,10 @@ class SplittingEngine:
     def _try_split(
         self, equal: Any, beta: float, pair: tuple[int, int]
     ) -> tuple[Trial, Any, LimitResult]:
-        """Perturb two equal copies if their difference grows, and iterate.
+        """Try to separate two equal copies, in the columns ``pair``, at one temperature.
 
-        ``equal`` has state and log memberships with two equal copies in the columns ``pair``.
-        Returns the trial, the equal copies after convergence, and the last run.
+        Copies are perturbed only if small differences of them grow. Returns the trial; ``equal``
+        after convergence, with equal copies; and the result of the last run.
         """
         k, n = equal[1].shape[-1], pair[1] + 1
         active = np.arange(k) < n
@@ -397,9 +409,10 @@ class SplittingEngine:
     def run_to_limit(
         self, start: Any, beta: float, active: np.ndarray
     ) -> tuple[LimitResult, float]:
-        """Result of a run and its damping factor; oscillating runs are repeated with shorter steps.
+        """Run to a fixed point or a limit cycle; return the result and the damping factor.
 
-        If no step length converges, the result of the first one is returned.
+        Oscillating runs are repeated with shorter steps. If no run converges, the result of the
+        first run is returned.
         """
         first = None
         for step in self.schedule.step_lengths(beta):
@@ -433,7 +446,7 @@ class SplittingEngine:
 
 
 def _duplicate_column(logs: Any, a: int, b: int) -> np.ndarray:
-    """Log weights (..., K) with column ``a`` split equally into columns ``a`` and ``b``."""
+    """Split column ``a`` of log weights (..., K) into two equal columns ``a`` and ``b``."""
     logs = np.array(logs)
     logs[..., a] -= np.log(2)
     logs[..., b] = logs[..., a]
@@ -441,7 +454,7 @@ def _duplicate_column(logs: Any, a: int, b: int) -> np.ndarray:
 
 
 def _average_columns(logs: Any, a: int, b: int) -> np.ndarray:
-    """Log weights (..., K) with two columns replaced by the mean of their weights."""
+    """Replace columns ``a`` and ``b`` of log weights (..., K) by the log of their mean weight."""
     logs = np.array(logs)
     logs[..., a] = np.logaddexp(logs[..., a], logs[..., b]) - np.log(2)
     logs[..., b] = logs[..., a]
@@ -449,9 +462,10 @@ def _average_columns(logs: Any, a: int, b: int) -> np.ndarray:
 
 
 def _interpolate_critical(below: tuple[float, float] | None, above: tuple[float, float]) -> float:
-    """Interpolate the inverse temperature beta at which the growth of a difference is 1.
+    """Interpolate the critical inverse temperature beta, at which ``Trial.growth`` is 1.
 
-    ``below`` and ``above`` are pairs (beta, growth) on both sides of it; ``below`` may be None.
+    ``below`` and ``above`` are pairs (beta, growth) with a growth below 1 and of at least 1. If
+    ``below`` is None, growth counts as proportional to beta.
     """
     (beta, growth) = above
     if below is None:
@@ -469,9 +483,9 @@ def iterate_levels(
     trials: list[Trial],
     report: Report = lambda trial: None,
 ) -> Iterator[Level]:
-    """Levels of a path, from one cluster on, until no temperature splits; see `follow_path`.
+    """Yield the levels of a path with 1, 2, ... clusters, until all attempts to split fail.
 
-    The iterator appends its trials to ``trials``.
+    All attempts are appended to ``trials``. See `follow_path` for the other arguments.
     """
     engine = SplittingEngine(make, data, mass, schedule)
     level: Level | None = engine.single_cluster(state, width)
@@ -492,14 +506,14 @@ def follow_path(
     width: int,
     report: Report = lambda trial: None,
 ) -> Path:
-    """Split clusters until the number of the schedule is reached, or no temperature splits.
+    """Split clusters until the number of the schedule is reached, or all attempts to split fail.
 
     Parameters
     ----------
     make : hashable factory of the method's update; see `nrprob.engines.optimise.limit_cycles`
     data : data of the update
     mass : (B, r) masses of the rows, 0 on padding
-    state : initial state at one cluster, with ``width`` columns
+    state : initial state of the update for one cluster, with ``width`` columns
     schedule : parameters of the path
     width : number of columns, at least the number of clusters; further columns are padding
     report : callback, called with every trial
@@ -520,14 +534,15 @@ def follow_starts(
     score: Callable[[np.ndarray], float],
     report: Report = lambda trial: None,
 ) -> Path:
-    """Path whose levels start at given memberships rather than at splits.
+    """Make a path whose levels start from given memberships rather than from splits.
 
-    The other parameters are as in `follow_path`.
+    See `follow_path` for the parameters that are not listed here.
 
     Parameters
     ----------
     starts : log memberships (B, r, 1, K) of two clusters, of three clusters, and so on
-    score : function of log memberships, which chooses the temperature of a level
+    score : function of log memberships (B, r, 1, K); the inverse temperature of a level rises as
+        long as the score increases
     """
     engine = SplittingEngine(make, data, mass, schedule)
     levels = [engine.single_cluster(state, width)]

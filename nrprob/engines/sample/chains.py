@@ -48,10 +48,11 @@ class ChainState(NamedTuple):
 
 
 class PartitionKernel(MCMCKernel):
-    """Kernel over partitions; ``model_args`` has one `Target`, ``init_params`` has labels.
+    """NumPyro kernel that samples partitions.
 
-    A kernel is a hashable record of its settings. `begin` makes the first state of a chain, and
-    `step` makes one iteration.
+    In the methods of NumPyro, ``model_args`` is a tuple of one `Target`, and ``init_params`` are
+    initial labels. A kernel is a hashable record of its settings. `begin` makes the first state of
+    a chain, and `step` makes one iteration.
     """
 
     sample_field = "draw"
@@ -60,21 +61,25 @@ class PartitionKernel(MCMCKernel):
 
     @abstractmethod
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain with initial labels (n',)."""
+        """Initial state of one chain, given labels (n',) of n' samples with padding."""
 
     def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain with initial labels (n',) that may have a low probability.
+        """Initial state of one chain, given labels (n',) that may have a low probability.
 
-        Kernels that sample further variables take the values of these variables from the target.
+        Kernels that sample further variables, such as hyperparameters, take the initial values of
+        these variables from the target.
         """
         return self.begin(target, labels, key)
 
     @abstractmethod
     def step(self, target: Any, state: ChainState) -> ChainState:
-        """Next state of one chain."""
+        """Make one iteration of one chain, and return the next state."""
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
-        """Return the state with labels ``init_params``, or random labels of at most 4 clusters."""
+        """Return the initial state of one or several chains, with labels ``init_params``.
+
+        If ``init_params`` is None, the labels are random, of at most 4 clusters.
+        """
         target = model_args[0]
         if is_prng_key(rng_key):
             return self._init(rng_key, init_params, target)
@@ -108,7 +113,7 @@ class PartitionKernel(MCMCKernel):
 
 @dataclass(frozen=True)
 class CollapsedKernel(PartitionKernel):
-    """Collapsed moves over partitions; see `nrprob.engines.sample.moves`.
+    """Kernel of collapsed moves over partitions; see `nrprob.engines.sample.moves`.
 
     Attributes
     ----------
@@ -122,12 +127,12 @@ class CollapsedKernel(PartitionKernel):
     n_launch: int = 3
 
     def begin(self, target: Target, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain with initial labels (n',)."""
+        """Initial state of one chain, given labels (n',) of n' samples with padding."""
         draw = _as_draw(target, start(target, labels))
         return ChainState(draw, no_moves()._asdict(), key, nothing_usual())
 
     def step(self, target: Target, state: ChainState) -> ChainState:
-        """Next state of one chain."""
+        """Make one iteration of one chain, and return the next state."""
         key, now = jax.random.split(state.rng_key)
         scaled = state.usual * jnp.stack([jnp.ones_like(target.scale), target.scale])
         result, moves = sweep(
@@ -138,7 +143,7 @@ class CollapsedKernel(PartitionKernel):
 
 
 def default_kernel(n_rows: int, n_split_merge: int = 5) -> CollapsedKernel:
-    """Kernel with a block size for ``n_rows`` samples.
+    """Make a collapsed kernel with a block size that suits ``n_rows`` samples.
 
     The labels of a block are sampled independently. The share of rejected blocks grows with the
     squared block size divided by the number of samples, and with the number of features. If the
@@ -158,17 +163,17 @@ def _as_draw(target: Target, state: Partition) -> Draw:
 
 
 def random_labels(target: Target, key: jax.Array, n_clusters: jax.Array) -> jax.Array:
-    """Random labels (n',) of up to ``n_clusters`` clusters."""
+    """Uniform random labels (n',) of n' samples, from 0 to ``n_clusters`` - 1."""
     labels = jax.random.randint(key, target.x.shape[:1], 0, n_clusters)
     return labels.astype(jnp.int32)
 
 
 @jit_by_size("kernel", "n_chains")
 def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: int) -> ChainState:
-    """Dispersed initial states of chains.
+    """Dispersed initial states of ``n_chains`` chains, with random labels.
 
-    The first chain has one cluster. The second chain has random labels of the largest number of
-    clusters, and the next four chains have numbers in between. Further chains repeat these numbers.
+    The first chain has one cluster. The second chain has the largest number of clusters, and the
+    next four chains have numbers of clusters in between. Further chains repeat these numbers.
     """
     largest = target.max_clusters
     share = [0.0, 1.0, 0.5, 0.25, 0.75, 0.125]
@@ -183,7 +188,7 @@ def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: in
 def begin_at(
     kernel: PartitionKernel, target: Any, labels: jax.Array, keys: jax.Array
 ) -> ChainState:
-    """States of chains with initial labels (n_chains, n')."""
+    """Initial states of chains, given their labels (n_chains, n') and random keys."""
     return jax.vmap(partial(kernel.begin, target))(labels, keys)
 
 
@@ -245,5 +250,5 @@ def end_warmup(states: ChainState) -> ChainState:
 
 
 def collect(draws: Draw, n_draws: int) -> dict[str, np.ndarray]:
-    """Draws of one `run` as arrays (n_chains, n_draws, ...)."""
+    """First ``n_draws`` draws of one `run`, transposed to arrays (n_chains, n_draws, ...)."""
     return {name: np.moveaxis(np.asarray(v)[:n_draws], 0, 1) for name, v in draws.items()}

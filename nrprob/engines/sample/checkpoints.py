@@ -1,10 +1,10 @@
 """Long runs of chains in blocks of iterations, with a progress bar and checkpoints.
 
-A folder holds ``run.json`` (the definition of the run) and one file per finished block, with the
-draws of the block and the state at its end. A run that is killed loses only the current block, and
-a resumed run equals an uninterrupted run. Each file has a digest of the run and of the number of
-the block; see `nrprob.files`. A block is rejected if it is damaged, misplaced, from another run, or
-without a digest.
+A folder holds ``run.json`` (the definition of the run) and one file per finished block. The file
+has the draws of the block, and the states of the chains after the block. A run that is killed loses
+only the current block, and a resumed run equals an uninterrupted run. Each file has a digest of the
+run and of the number of the block; see `nrprob.files`. A block is rejected if it is damaged,
+misplaced, from another run, or without a digest.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CheckpointedChains:
     Attributes
     ----------
     kernel, target : definition of the chains
-    states : current states
+    states : current states of all chains
     thinning : number of iterations from one draw to the next
     folder : folder of the saved blocks, or None
     n_warm : number of warm-up iterations so far
@@ -142,7 +142,7 @@ class CheckpointedChains:
         return _join_blocks(self.draws)
 
     def all_moves(self) -> dict[str, np.ndarray]:
-        """Counts of the moves between draws (n_chains, n_draws), by name."""
+        """Counts (n_chains, n_draws) of the moves since the previous draw, by name."""
         return _join_blocks(self.moves)
 
     def _run_block(self, n_draws: int, thinning: int) -> tuple[Draw, Draw]:
@@ -211,7 +211,7 @@ class CheckpointedChains:
             self._load_block(path)
 
     def _load_block(self, path: Path) -> None:
-        """Load the next block."""
+        """Load the saved block in ``path``, which is the next one of the run."""
         advice = "delete it and all later blocks to sample them again"
         with reading(path, "a block of a run", advice):
             arrays = read_npz(io.BytesIO(check_seal(path, f"{self._key} {self._n_files}")))

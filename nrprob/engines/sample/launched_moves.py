@@ -7,8 +7,8 @@ means. The *members* are the samples of the cluster, or of both clusters.
 1. Launch: 2-means with random seeds, in units of the covariance of the members, and then hard
    assignments divide the members into two sides. Some launches divide the members at random
    instead, since two overlapping clusters have many partitions, few of which have separate sides. A
-   launch depends only on the members, on all other samples and on new random numbers. So it has the
-   same distribution before a split and before the merge that undoes the split.
+   launch depends only on the members, on all other samples and on new random numbers. So a launch
+   has the same distribution before a split and before the merge that undoes the split.
 2. The member with the largest absolute log odds is the anchor. The side of the anchor is called the
    first side.
 3. From the launch, a restricted Gibbs scan updates the sides of all members but the anchor, in
@@ -56,10 +56,10 @@ _MARGIN, _NATS_PER_MEMBER, _MAX_MARGIN = 10.0, 0.4, 40.0
 
 
 class Sides(Protocol):
-    """Members of a move, and a model of their two sides."""
+    """Interface of the members of a move, with a model of the two sides that divide them."""
 
     def coordinates(self) -> jax.Array:
-        """Members (m, d) in units of their covariance."""
+        """Features (m, d) of the members, whitened by the covariance of the members."""
 
     @property
     def weight(self) -> jax.Array:
@@ -71,11 +71,15 @@ class Sides(Protocol):
     def scan(
         self, side: jax.Array, order: jax.Array, choose: Callable[..., jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        """Make a restricted Gibbs scan; return the new sides (m,) and their log probability."""
+        """Make a restricted Gibbs scan; return the new sides (m,) and their log probability.
+
+        ``side`` (m,) are the sides before the scan, and ``order`` (m,) is the order of the members.
+        ``choose`` returns the new side of a member, given its index and its log odds.
+        """
 
 
 class LaunchModel(Protocol):
-    """Model of the features, which launches need."""
+    """Interface of a model of the features that launched moves use."""
 
     def cluster_distances(self, cells: jax.Array) -> jax.Array:
         """Mahalanobis distances (K, K) between the means of clusters, from cells (groups, K, p)."""
@@ -83,9 +87,10 @@ class LaunchModel(Protocol):
     def sides(
         self, target: Target, state: Partition, pair: jax.Array, rows: jax.Array, real: jax.Array
     ) -> Any:
-        """Sides of a move; the members ``rows`` (m,) are all samples of the clusters ``pair`` (2,).
+        """Make the `Sides` of a move of the clusters ``pair`` (2,).
 
-        ``real`` (m,) is false on padding.
+        ``rows`` (m,) are the indices of all samples of these clusters; ``real`` (m,) is false on
+        padding.
         """
 
 
@@ -101,22 +106,29 @@ def pair_probabilities(target: Target, cells: jax.Array) -> jax.Array:
 
 
 class Pairs(NamedTuple):
-    """Probabilities P_ab (K, K) of pairs of clusters; ``stale`` if they belong to another state."""
+    """Probabilities P_ab (K, K) that a merge chooses clusters a < b.
+
+    ``stale`` is true if the partition has changed since the probabilities were computed.
+    """
 
     probabilities: jax.Array
     stale: jax.Array
 
 
 def unknown_pairs(target: Target) -> Pairs:
-    """Probabilities of pairs that the next launched move has to compute."""
+    """Return stale placeholder probabilities of pairs, which the next launched move recomputes."""
     return Pairs(jnp.zeros((target.n_slots, target.n_slots)), jnp.asarray(True))
 
 
 class Launch(NamedTuple):
-    """Sides (m,) of the members, and the order in which the scan updates the members.
+    """Launch state of a move: the division of the members at which the scan begins.
 
-    ``order`` (m,) begins with the anchor, and padding comes last. If not ``valid``, all members are
-    on one side. ``random`` launches have random sides.
+    Attributes
+    ----------
+    side : (m,) sides of the members; false is the side of the anchor
+    order : (m,) order of the members in the scan; the anchor is first, and padding is last
+    valid : whether both sides have members
+    random : whether the sides were chosen at random
     """
 
     side: jax.Array
@@ -128,7 +140,8 @@ class Launch(NamedTuple):
 def make_launch(sides: Sides, real: jax.Array, u: jax.Array, random_side: jax.Array) -> Launch:
     """Divide the members by 2-means and hard assignments, or at random.
 
-    ``u`` (5,) are uniform variates, and ``random_side`` (m,) are independent random sides.
+    ``real`` (m,) is false on padding, ``u`` (5,) are uniform variates, and ``random_side`` (m,) are
+    independent random sides.
     """
     y, weight, n = sides.coordinates(), sides.weight, real.sum()
 
@@ -195,7 +208,10 @@ class _Proposal(NamedTuple):
 
 
 def _choose(target: Target, state: Partition, pairs: jax.Array, u: jax.Array) -> _Proposal:
-    """Choose to split a cluster or to merge a pair of clusters, by uniform variates (3,)."""
+    """Choose to split a cluster or to merge a pair of clusters, by uniform variates ``u`` (3,).
+
+    ``pairs`` (K, K) are the probabilities P_ab.
+    """
     n_rows = (target.x[:, -1] > 0).sum()
     is_occupied = occupied(state.cells)
     split = u[0] < 0.5
@@ -216,7 +232,7 @@ def _choose(target: Target, state: Partition, pairs: jax.Array, u: jax.Array) ->
 
 
 def _member_sizes(n: int) -> tuple[int, ...]:
-    """Numbers of members that programs are compiled for."""
+    """Capacities of padded arrays of members, given ``n`` samples; each has a compiled program."""
     most = min(n, MAX_MEMBERS)
     return (most,) if n < 512 else (most // 8, most)
 
@@ -224,7 +240,7 @@ def _member_sizes(n: int) -> tuple[int, ...]:
 def propose_launched_move(
     target: Target, state: Partition, pairs: Pairs, key: jax.Array
 ) -> tuple[Partition, Pairs, jax.Array, jax.Array]:
-    """Propose to split a cluster, or to merge two clusters.
+    """Propose to split a cluster, or to merge two clusters; see the module docstring.
 
     Parameters
     ----------
@@ -232,7 +248,7 @@ def propose_launched_move(
         Target with a `LaunchModel`.
     state : Partition
     pairs : Pairs
-        Probabilities that a merge chooses each pair.
+        Probabilities that a merge chooses each pair of clusters.
     key : random key
 
     Returns

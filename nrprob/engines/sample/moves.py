@@ -6,16 +6,16 @@ includes a function of the number of clusters. Parameters are integrated out or 
 only needs differences of L. Every move leaves the distribution invariant:
 
 - *Gibbs*: the sweep updates samples in random order, ``block`` at a time. It removes the samples of
-  a block together, and samples the cluster of each (possibly a new cluster) given all samples
-  outside the block. The new labels of the block are accepted by the Metropolis-Hastings rule.
-  Blocks of one sample are always accepted; this is the usual collapsed Gibbs sweep. Larger blocks
-  are faster, since a block is one array operation.
+  a block together, and samples the cluster of each of them given all samples outside the block; the
+  cluster may be a new one. The new labels of the block are accepted by the Metropolis-Hastings
+  rule. Blocks of one sample are always accepted; this is the usual collapsed Gibbs sweep. Larger
+  blocks are faster, since a block is one array operation.
 - *Split or merge with a launch state*: two samples are chosen at random, independently of the
-  state. If they share a cluster, it is split between them, else their clusters are merged. Both
-  directions use the same launch state. Hard assignments make this state from the two samples and
-  the other samples of their clusters, regardless of the current labels. From this state, the sides
-  of all other samples are resampled, for half of the samples at a time. Jain and Neal (2004) launch
-  by Gibbs sweeps, and resample one sample at a time.
+  state. If they share a cluster, this cluster is split between them; else their clusters are
+  merged. A split and the reverse merge use the same launch state. Hard assignments make this state
+  from the two samples and the other samples of their clusters, regardless of the current labels.
+  From this state, the sides of all other samples are resampled, for half of the samples at a time.
+  Jain and Neal (2004) launch by Gibbs sweeps, and resample one sample at a time.
 - *Split or merge with doubling*: the other samples are assigned in random order, 1, 2, 4, 8, ... at
   a time, given the previous assignments. Dahl (2005) assigns one sample at a time, which takes as
   many steps as there are samples.
@@ -58,7 +58,7 @@ from nrprob.engines.sample.uniforms import below, draw_categories, in_order
 
 
 class Moves(NamedTuple):
-    """Counts of proposed and accepted moves."""
+    """Counts of proposed and accepted moves in one iteration, by type of move."""
 
     gibbs: jax.Array
     gibbs_accepted: jax.Array
@@ -71,7 +71,7 @@ class Moves(NamedTuple):
 
 
 def no_moves() -> Moves:
-    """Counts of zero."""
+    """Return move counts that are all zero."""
     return Moves(*(jnp.zeros((), jnp.int32) for _ in Moves._fields))
 
 
@@ -81,10 +81,10 @@ def no_moves() -> Moves:
 def gibbs(
     target: Target, state: Partition, key: jax.Array, block: int
 ) -> tuple[Partition, jax.Array, jax.Array]:
-    """Update all labels once, ``block`` samples at a time.
+    """Gibbs sweep: update all labels once, ``block`` samples at a time.
 
-    If samples have scale weights, cluster and scale weight of a sample are sampled jointly. The
-    terms of the target must be its only codes of features.
+    If samples have scale weights, cluster and scale weight of a sample are sampled jointly. All
+    codes of features must be in ``target.terms``, and none in ``target.joint_codes``.
 
     Returns
     -------
@@ -121,9 +121,9 @@ def gibbs(
         return sum_cells(target, rows, groups, category // n_versions)
 
     def category_costs(cells, opening_nats, allowed, j):
-        """Increase (C, b) of the code length if samples of a block join cells of each category.
+        """Increase (C, b) of the code length if the b samples of block ``j`` join each category.
 
-        A category is a cluster, or a cluster with one of the scale weights.
+        The C categories are the clusters, or all pairs of a cluster and a scale weight.
         """
         rows, groups = x[j], group[j]
         weights = () if scales is None else (scales.weights,)
@@ -189,7 +189,10 @@ def gibbs(
 
 
 def swap(target: Target, state: Partition, key: jax.Array) -> tuple[Partition, jax.Array]:
-    """Propose to exchange the samples of two clusters within one known group."""
+    """Propose to exchange the samples of two clusters within one known group.
+
+    Returns the next state, and whether the proposal was accepted.
+    """
     u = jax.random.uniform(key, (4,), minval=jnp.finfo(float).tiny)
     is_occupied = occupied(state.cells)
     k = is_occupied.sum()
@@ -221,7 +224,7 @@ def sweep(
     n_launch: int,
     usual: jax.Array | None = None,
 ) -> tuple[Partition, Moves]:
-    """One Gibbs sweep, then `jumps`."""
+    """Make one Gibbs sweep, and then the split-merge moves and swaps of `jumps`."""
     gibbs_key, jump_key = jax.random.split(key)
     state, n_blocks, accepted = gibbs(target, state, gibbs_key, block)
     state, moves = jumps(
@@ -241,8 +244,9 @@ def jumps(
 ) -> tuple[Partition, Moves]:
     """Propose ``n_split_merge`` splits or merges, and as many swaps if there are known groups.
 
-    Splits and merges alternate between two allocation plans; ``n_launch`` belongs to `plan_launch`.
-    Few splits of ``usual`` partitions are evaluated; see `nrprob.engines.sample.split_merge`.
+    Splits and merges alternate between the allocation plans `plan_launch`, with ``n_launch`` hard
+    assignments, and `plan_doubling`. ``usual`` (2,) are the thresholds of usual partitions, of
+    which few splits are evaluated; see `nrprob.engines.sample.split_merge`.
     """
     if not n_split_merge:
         return state, no_moves()

@@ -1,8 +1,9 @@
-"""Split-merge moves of the cluster, or the two clusters, of two random samples.
+"""Split-merge moves of the one or two clusters that contain two random samples.
 
-The members of a move are the other samples of the cluster, or of the two clusters. A split samples
-the side of each member. The reverse probability of a merge is the probability that a split samples
-the current sides; see `nrprob.engines.sample.moves` for the proposal distributions.
+The *members* of a move are the other samples of the cluster, or of the two clusters. The *side* of
+a member is one of the two clusters of a split, each of which contains one of the two samples. A
+split samples the side of each member. The reverse probability of a merge is the probability that a
+split samples the current sides; see `nrprob.engines.sample.moves` for the proposal distributions.
 
 Most proposals are rejected. With many samples, only proposals that may be accepted are evaluated.
 The acceptance ratio of a merge contains the probability of the sides, which is at most 1. So the
@@ -41,10 +42,10 @@ from nrprob.engines.sample.uniforms import below, in_order
 
 
 class Pair(NamedTuple):
-    """Samples ``i`` and ``j``, and their clusters ``a`` and ``b``.
+    """Two random samples ``i`` and ``j`` of a split-merge move, and their clusters ``a`` and ``b``.
 
-    If they are ``together`` in one cluster, ``b`` is an empty slot, or an occupied one if there is
-    no empty slot.
+    If both samples are in one cluster, ``together`` is true, and ``b`` is an empty slot. If no slot
+    is empty, ``b`` is an occupied slot, and the split is impossible.
     """
 
     i: jax.Array
@@ -75,7 +76,10 @@ class _Members(NamedTuple):
     seeds: jax.Array
 
     def sum_cells(self, seen: jax.Array, side: jax.Array) -> jax.Array:
-        """Sums of statistics (groups, 2, p) of the two chosen samples and ``seen`` (m,) members."""
+        """Sums of statistics (groups, 2, p) by known group and side, of chosen samples and members.
+
+        The mask ``seen`` (m,) selects the members, and ``side`` (m,) has their sides.
+        """
         x = jnp.where(seen[:, None], self.x, 0)
         if len(self.seeds) == 1:
             both = jnp.stack([~side, side]).astype(x.dtype) @ x
@@ -84,7 +88,7 @@ class _Members(NamedTuple):
 
 
 def draw_pair_of_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Choose two samples by uniform variates (4,).
+    """Choose two random samples by uniform variates ``u`` (4,), and return their indices.
 
     If the target has ``partners``, the second sample is a partner of the first one with probability
     1/2.
@@ -99,7 +103,7 @@ def draw_pair_of_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 def _choose_pair(target: Target, state: Partition, u: jax.Array) -> Pair:
-    """Choose a pair of samples by uniform variates (4,)."""
+    """Choose two random samples by uniform variates ``u`` (4,), and look up their clusters."""
     i, j = draw_pair_of_rows(target, u)
     a, b = state.labels[i], state.labels[j]
     new = jnp.argmin(occupied(state.cells)).astype(b.dtype)
@@ -128,7 +132,7 @@ def _gather_members(
 
 
 class _Plan(NamedTuple):
-    """Allocation plan: how a split assigns sides to the members.
+    """Allocation plan: how a split assigns sides to the members, in several steps.
 
     Attributes
     ----------
@@ -151,12 +155,12 @@ class _Plan(NamedTuple):
 
 
 def plan_launch(members: _Members, u: jax.Array, n: int) -> _Plan:
-    """Allocation from a launch state that depends on the two samples and the members alone.
+    """Plan an allocation from a launch state, which does not depend on the current sides.
 
-    ``n`` hard assignments divide the members between the two samples. The first hard assignment is
-    given the two samples alone, or with probability 1/2 given all members on the first side. Then
-    the sides of one half of the members are resampled, given the sides of the other half. After
-    that, the sides of the other half are resampled.
+    ``n`` hard assignments divide the members between the two chosen samples. With probability 1/2,
+    the first hard assignment is given all members on the first side; else it is given the two
+    samples alone. Then the sides of one half of the members are resampled, given the sides of the
+    other half. After that, the sides of the other half are resampled. ``u`` are uniform variates.
     """
     size = len(members.rows)
     half = in_order(u[1:3], size, jnp.asarray(size)) % 2
@@ -171,10 +175,10 @@ _PRIOR_COUNT = 4.0  # weight, in samples, of the average statistics that each si
 
 
 def plan_doubling(members: _Members, u: jax.Array) -> _Plan:
-    """Assign members in random order, 1, 2, 4, 8, ... at a time, given the previous sides.
+    """Plan to assign members in random order, 1, 2, 4, 8, ... at a time, given the previous sides.
 
-    This allows overlapping clusters to merge: in the reverse move, most members are assigned given
-    accurate statistics of the two clusters.
+    This plan allows overlapping clusters to merge: in the reverse move, most members are assigned
+    given accurate statistics of the two clusters. ``u`` are uniform variates.
     """
     size, n = len(members.rows), members.real.sum()
     order = in_order(u, size, jnp.maximum(n, 1))
@@ -193,9 +197,11 @@ def plan_doubling(members: _Members, u: jax.Array) -> _Plan:
 def _allocate_members(
     members: _Members, split: jax.Array, odds: Odds, plan: _Plan, noise: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Statistics of the two clusters, the sides, and the log probability of sampling these sides.
+    """Sample the sides of the members for a split, or evaluate their current sides for a merge.
 
-    All plans share one loop, so that ``odds`` are compiled once.
+    ``noise`` (m,) are logistic variates. Returns the statistics (groups, 2, p) of the two clusters,
+    the sides (m,), and the log probability that a split samples these sides. All plans share one
+    loop, so ``odds`` are compiled once.
     """
 
     def draw_sides(t, carry):
@@ -224,9 +230,10 @@ def split_merge(
 ) -> tuple[Partition, jax.Array]:  # fmt: skip
     """Propose to split the cluster of a pair of samples, or to merge their two clusters.
 
-    ``u`` (4,) are uniform variates. The index ``which`` of the plan that allocates the members must
-    not depend on the state. Splits of ``usual`` partitions are accepted with probability
-    `ACCEPTANCE_CAP` at most. Without ``usual``, no acceptance probability is capped.
+    ``u`` (4,) are uniform variates. ``which`` is the index of the plan that allocates the members;
+    it must not depend on the state. ``usual`` (2,) are the thresholds of usual partitions, whose
+    splits are accepted with probability `ACCEPTANCE_CAP` at most. If ``usual`` is None, no
+    acceptance probability is capped.
 
     Returns
     -------
@@ -278,7 +285,7 @@ def _acceptance_cap(
 
 
 def _is_excluded(state: Partition, pair: Pair, u: jax.Array, cap: jax.Array | float) -> jax.Array:
-    """Whether the proposal is impossible, or is a split that the cap rejects."""
+    """Whether a proposal for ``pair`` is impossible, or is a split that the cap rejects."""
     # If there is no empty slot, b is an occupied one, and a split is impossible.
     no_split = occupied(state.cells)[pair.b] | (u[3] >= cap)
     return (pair.i == pair.j) | (pair.together & no_split)
@@ -287,7 +294,11 @@ def _is_excluded(state: Partition, pair: Pair, u: jax.Array, cap: jax.Array | fl
 def surely_rejected(
     target: Target, state: Partition, pair: Pair, u: jax.Array, usual: jax.Array
 ) -> jax.Array:
-    """Whether a proposal is rejected for all possible sides of its members."""
+    """Whether a proposal for ``pair`` is rejected for all possible sides of its members.
+
+    ``u`` (4,) are the uniform variates of the proposal, and ``usual`` (2,) thresholds as in
+    `split_merge`.
+    """
     joint = state.cells[:, pair.a] + state.cells[:, pair.b]
     joint = jnp.stack([joint, jnp.zeros_like(joint)], 1)
     length = replace_two(target, state, pair.a, pair.b, joint)[1]
@@ -296,8 +307,8 @@ def surely_rejected(
     return _is_excluded(state, pair, u, cap) | (~pair.together & too_long)
 
 
-# Numbers of samples from which on chains propose moves in sequence, and from which on a third
-# program is compiled.
+# With at least `_SEVERAL` samples, chains propose moves in sequence. With at least `_MANY` samples,
+# a third program is compiled.
 _SEVERAL, _MANY = 128, 512
 _FEW_CHAINS = 16  # number of chains up to which launched moves are made in sequence
 ACCEPTANCE_CAP = 0.1  # for splits of usual partitions
@@ -305,12 +316,12 @@ _LENGTH_MARGIN = 20.0  # nats by which usual partitions may exceed the typical l
 
 
 def nothing_usual() -> jax.Array:
-    """Initial thresholds of usual partitions, which no partition meets."""
+    """Initial thresholds of usual partitions: no partition counts as usual."""
     return jnp.asarray([jnp.inf, -jnp.inf])
 
 
 def _member_sizes(n: int) -> tuple[int, ...]:
-    """Numbers of members that programs are compiled for."""
+    """Capacities of padded arrays of members, given ``n`` samples; each has a compiled program."""
     if n < _SEVERAL:
         return (n,)
     parts = (3,) if n < _MANY else (8, 3)
@@ -318,7 +329,7 @@ def _member_sizes(n: int) -> tuple[int, ...]:
 
 
 def few_in_sequence(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Vectorise a function over many chains, and loop over few chains."""
+    """Change `jax.vmap` of a function to a loop if there are at most `_FEW_CHAINS` chains."""
     result = custom_vmap(function)
 
     @result.def_vmap
@@ -347,8 +358,9 @@ def split_merges(
 ) -> tuple[Partition, MoveCounts]:  # fmt: skip
     """Propose ``count`` splits or merges, by the allocation ``plans`` in turn.
 
-    ``usual`` (2,) are the thresholds of usual partitions: their minimum number of clusters, and a
-    typical description length.
+    If the target has a launch model, launched moves replace these moves, or alternate with them if
+    there are more than `MAX_MEMBERS` samples. ``usual`` (2,) are the thresholds of usual
+    partitions: their minimum number of clusters, and a typical description length.
     """
     size = target.x.shape[0]
     sequential = size >= _SEVERAL

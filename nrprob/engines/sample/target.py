@@ -1,8 +1,9 @@
-"""Target distributions over partitions: complete code lengths, in arrays of few shapes.
+"""Target distributions over partitions of samples, defined by complete code lengths.
 
-A cell is the set of samples of one cluster in one known group. Arrays ``cells`` (groups, K, p) hold
-sums of p statistics over the samples of every cell, for K slots of clusters. n' is the number of
-samples with padding. A method that takes some samples only has arrays with b or m rows.
+A code length is minus a log probability, in nats. A cell is the set of samples of one cluster in
+one known group. Arrays ``cells`` (groups, K, p) hold sums of p sufficient statistics over the
+samples of every cell, for K slots of clusters. n' is the number of samples with padding. A method
+that takes a subset of the samples has arrays with b or m rows.
 
 The numbers of slots for clusters and known groups are rounded up by
 `nrprob.statistics.rows.padded_count`, so that one compiled program serves several sizes. Surplus
@@ -32,12 +33,12 @@ Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 @node
 class Scales:
-    """Latent scale weights of samples: the current ones, and the values that they may take.
+    """Latent scale weights of samples: their current values, and the grid of possible values.
 
     Attributes
     ----------
-    weights : (G,) values of a scale weight, which multiplies the statistics of a sample
-    nats : (n', G) description length of each value for each sample, the same in all clusters
+    weights : (G,) grid of a scale weight, which multiplies the statistics of a sample
+    nats : (n', G) description length of each value of the grid for each sample, in any cluster
     version : (n',) indices in ``weights`` of the current values
     width : number of leading statistics that the weight multiplies
     """
@@ -48,7 +49,10 @@ class Scales:
     width: int = field(metadata=_STATIC)
 
     def scale_rows(self, x: jax.Array, version: jax.Array) -> jax.Array:
-        """Multiply statistics (n, p) by the weights with indices ``version`` (n,)."""
+        """Multiply the first ``width`` statistics of samples ``x`` (n, p) by their scale weights.
+
+        ``version`` (n,) are the indices of the scale weights in ``weights``.
+        """
         return jnp.where(np.arange(x.shape[1]) < self.width, x * self.weights[version][:, None], x)
 
 
@@ -57,7 +61,7 @@ class JointCode:
 
     Attributes
     ----------
-    incremental : whether `change` is defined, so that a move of two clusters is cheap
+    incremental : whether `change` is defined, which makes moves of two clusters cheap
     """
 
     incremental: ClassVar[bool] = False
@@ -77,25 +81,31 @@ class JointCode:
     def odds(
         self, target: Target, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds] | None:
-        """Log odds as in `Target.odds`; None if proposals use the terms of the target."""
+        """Log odds for split-merge proposals, as in `Target.odds`.
+
+        None if `Target.odds` computes the log odds from the terms of the target.
+        """
         return None
 
 
 @node
 class Target:
-    """Distribution over partitions of samples; see `make_target`.
+    """Distribution over partitions of samples, proportional to exp(-scale * L).
+
+    The code length L is the sum of ``terms``, ``sizes`` A(k), ``joint_codes`` and ``offset``; see
+    `make_target`.
 
     Attributes
     ----------
-    terms : code lengths of cells
-    sizes : (K + 1,) function A(k) of the number of clusters k; infinite for each k that is not
-        allowed. K is the maximum number of clusters, rounded up
+    terms : code lengths that are sums over clusters
+    sizes : (K + 1,) part A(k) of the code length, which depends only on the number of clusters k;
+        infinite for each k that is not allowed. K is the maximum number of clusters, rounded up
     x : (n', p) statistics of the samples; the last statistic of a sample is 1. Padding comes last,
         and has zeros
     group : (n',) known group of the samples, below ``n_groups``; the last groups may be empty
     partners : (n', q) for each sample, q candidates for the second sample of a pair; None if all
         samples are candidates
-    scale : factor of the code length
+    scale : factor of the code length; other than 1, the distribution is tempered
     n_groups : number of slots for known groups; 1 without known groups
     scales : latent scale weights of the samples, or None
     joint_codes : code lengths that are not sums over clusters
@@ -123,16 +133,16 @@ class Target:
 
     @property
     def max_clusters(self) -> jax.Array:
-        """Largest number of clusters."""
+        """Largest number of clusters that the target allows."""
         return jnp.isfinite(self.sizes[1:]).sum()
 
     @property
     def incremental(self) -> bool:
-        """Whether `change` is defined, so that a move of two clusters is cheap."""
+        """Whether `change` is defined, which makes moves of two clusters cheap."""
         return all(code.incremental for code in self.joint_codes)
 
     def with_room(self, n_slots: int) -> Target:
-        """The distribution restricted to partitions with at most ``n_slots`` clusters."""
+        """Restrict the distribution to partitions with at most ``n_slots`` clusters."""
         return replace(self, sizes=self.sizes[: n_slots + 1])
 
     def cells(self, labels: jax.Array) -> jax.Array:
@@ -141,22 +151,23 @@ class Target:
         return sum_cells(self, x, self.group, labels)
 
     def length(self, cells: jax.Array) -> jax.Array:
-        """``scale * L`` of cells (groups, K, p), in nats."""
+        """Code length ``scale * L`` in nats of a partition with ``cells`` (groups, K, p)."""
         total = self.offset + sum(term.weight * term.constant for term in self.terms)
         total = total + self.sizes[occupied(cells).sum()] + self._cluster_lengths(cells).sum()
         return self.scale * (total + sum(code(cells) for code in self.joint_codes))
 
     def _cluster_lengths(self, cells: jax.Array) -> jax.Array:
-        """Contributions (K,) of the clusters to L, from cells (groups, K, p)."""
+        """Code lengths (K,) of the clusters under ``terms``, from cells (groups, K, p)."""
         total = jnp.zeros((), cells.dtype)
         for term in self.terms:
             total = total + term.weight * term.cost(term.cells(cells[:, None])).sum((0, 1))
         return total
 
     def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Change of the length if statistics ``old`` (groups, m, p) of m clusters become ``new``.
+        """Change of ``scale * L`` if the statistics ``old`` of m clusters become ``new``.
 
-        Defined only if the target is `incremental`.
+        Both arrays have the shape (groups, m, p). ``cells`` (groups, K, p) are all cells before the
+        change. The method is defined only if the target is `incremental`.
         """
         k, m = occupied(cells).sum(), new.shape[1]
         k_new = k + occupied(new).sum() - occupied(old).sum()
@@ -168,11 +179,12 @@ class Target:
     def odds(
         self, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds]:
-        """Log odds for proposals that divide the samples of clusters ``a`` and ``b`` into two.
+        """Log odds for proposals that divide the samples of clusters ``a`` and ``b`` between them.
 
         The result is a function of samples (m, p) and their known groups (m,) that returns `Odds`.
-        Any proposal distribution is valid that is equal before and after a split or merge. Here it
-        is the distribution of the samples given the cells, unless a joint code defines another one.
+        Any proposal distribution is valid that is equal before and after a split or merge. By
+        default, the log odds compare the code lengths with the sample in ``a`` and in ``b``. A
+        joint code may define other odds.
         """
         for code in self.joint_codes:
             if (joint_odds := code.odds(self, state, a, b)) is not None:
@@ -220,10 +232,14 @@ def occupied(cells: jax.Array) -> jax.Array:
 
 
 class Partition(NamedTuple):
-    """State of a chain: ``labels`` (n',), their ``cells``, and ``length``, which is ``scale * L``.
+    """State of a chain over partitions.
 
-    ``version`` (n',) has the indices of the scale weights, if there are any. The length excludes
-    the description length of the scale weights.
+    Attributes
+    ----------
+    labels : (n',) cluster of each sample
+    cells : (groups, K, p) sums of statistics by known group and cluster
+    length : code length ``scale * L``, without the description length of scale weights
+    version : (n',) indices of the scale weights of the samples; None without scale weights
     """
 
     labels: jax.Array
@@ -269,7 +285,7 @@ def make_target(
     scale: float = 1.0,
     sent: frozenset[str] = frozenset(),
 ) -> Target:
-    """Check that terms make a complete code, and compute the statistics of the samples.
+    """Make a distribution over partitions from code lengths, after a check that they are complete.
 
     Parameters
     ----------
@@ -279,13 +295,13 @@ def make_target(
     sizes : array-like of shape (max_clusters + 1,)
         Function A(k) of the number of clusters, which is added to the code length.
     x : array-like of shape (n_samples, p)
-        Statistics of the samples; a column of ones is added for their number.
+        Statistics of the samples. A column of ones is appended, whose sums are numbers of samples.
     group : array-like of int of shape (n_samples,), optional
         Known groups, from 0.
     partners : array-like of int of shape (n_samples, q), optional
         Neighbours of each sample, from which half of the pairs for splits and merges are chosen.
     scale : float, default=1.0
-        Factor of the code length; other than 1, the result is a tempered distribution.
+        Factor of the code length; with a factor other than 1, the distribution is tempered.
     sent : frozenset of str, optional
         Parts ("data", "parameters" or "labels") that codes outside of ``terms`` describe; see
         ``sends`` of `nrprob.statistics.codes.CellCode`.
@@ -348,10 +364,10 @@ def make_target(
 def replace_two(
     target: Target, state: Partition, a: jax.Array, b: jax.Array, new_cells: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Replace the statistics of clusters a and b.
+    """Replace the statistics of clusters ``a`` and ``b`` of a partition by ``new_cells``.
 
-    ``new_cells`` (groups, 2, p) are the new statistics. Returns the cells (groups, K, p) of all
-    clusters after the replacement, and the length of the new partition in nats.
+    ``new_cells`` has the shape (groups, 2, p). Returns the cells (groups, K, p) of all clusters
+    after the replacement, and the code length of the new partition in nats.
     """
     slots = jnp.stack([a, b])
     cells = state.cells.at[:, slots].set(new_cells)
@@ -378,7 +394,10 @@ def pack_slots(state: Partition) -> Partition:
 
 
 def sum_cells(target: Target, x: jax.Array, group: jax.Array, labels: jax.Array) -> jax.Array:
-    """Sums of statistics (groups, K, p) of samples (b, p), by known group and cluster."""
+    """Sums of statistics (groups, K, p) of samples ``x`` (b, p), by known group and cluster.
+
+    ``group`` (b,) and ``labels`` (b,) are the known groups and the clusters of the samples.
+    """
     k = target.n_slots
     if target.n_groups == 1:  # a product is faster than a scatter
         return ((jnp.arange(k)[:, None] == labels).astype(x.dtype) @ x)[None]

@@ -1,4 +1,4 @@
-"""Random variates by inversion of uniform variates from one call of the generator.
+"""Random variates that are computed from uniform variates of one call of the generator.
 
 A program with a dozen calls of the generator takes long to compile. Sampling along one axis
 compiles up to six times as fast as along three axes.
@@ -18,17 +18,17 @@ _PRIMES = 2**31 - np.asarray([1, 19, 61, 69, 85, 99, 105, 151, 159, 171, 225, 24
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = float) -> jax.Array:
-    """Uniform variates between 0 and 1, with the values of `jax.random.uniform`."""
+    """Sample uniform variates between 0 and 1 along one axis, equal to `jax.random.uniform`."""
     return jax.random.uniform(key, (math.prod(shape),), dtype).reshape(shape)
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = float) -> jax.Array:
-    """Standard normal variates, with the values of `jax.random.normal`."""
+    """Sample standard normal variates along one axis, equal to `jax.random.normal`."""
     return jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
 
 
 def below(u: jax.Array, n: jax.Array | int) -> jax.Array:
-    """Integer below ``n`` from a uniform variate."""
+    """Random integer from 0 to ``n`` - 1, from a uniform variate ``u`` between 0 and 1."""
     return jnp.minimum((u * n).astype(int), n - 1)
 
 
@@ -45,7 +45,10 @@ def in_order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
 
 
 def draw_categories(log_p: jax.Array, u: jax.Array) -> jax.Array:
-    """Sample categories (b,) with unnormalised log probabilities (K, b), from uniforms (b,)."""
+    """Sample one of K categories for each of b samples, by inversion of uniform variates (b,).
+
+    ``log_p`` (K, b) are unnormalised log probabilities of the categories.
+    """
     p = jnp.exp(log_p - log_p.max(0))
     if p.shape[0] <= _FEW:
         return _invert_weights(p, u)[0]
@@ -60,10 +63,10 @@ _FEW, _GROUP_SIZE = 64, 16
 
 
 def _invert_weights(p: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sample categories (b,) with weights (K, b), by inversion of uniform variates ``u`` (b,).
+    """Sample categories (b,) with weights ``p`` (K, b), by inversion of uniform variates (b,).
 
-    Also returns the position of u within the share of the category, from 0 to 1, which is a new
-    uniform variate.
+    Also returns the positions (b,) of u within the shares of the sampled categories. A position is
+    between 0 and 1, and is a new uniform variate.
     """
     sums = np.tril(np.ones((p.shape[0], p.shape[0]))) @ p
     target = u * sums[-1]

@@ -1,1 +1,1 @@
-"""Alternative clustering: clusters unlike known groups, or two simultaneous clusterings."""
+"""Alternative clustering: clusters that differ from known groups, or two clusterings at once."""

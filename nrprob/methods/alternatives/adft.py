@@ -23,7 +23,7 @@ _TINY = 1e-300  # added to squared lengths, so that the square root has a deriva
 
 
 def within_scatter(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Mean (m, m) of d d' over all pairs of rows of the same known group.
+    """Within-group scatter (m, m): the mean of d d' over all pairs of rows of one known group.
 
     ``x`` (n, m) are the rows, ``codes`` (n,) their groups, and d is the difference of two rows.
     """
@@ -35,9 +35,9 @@ def within_scatter(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
 def across_differences(
     x: np.ndarray, codes: np.ndarray, n_pairs: int, random: np.random.RandomState
 ) -> np.ndarray:
-    """Differences (pairs, m) of rows in different known groups.
+    """Differences (pairs, m) of two rows in different known groups.
 
-    All pairs are used if n^2 <= 4 ``n_pairs``, else a random sample of ``n_pairs`` pairs with
+    All such pairs are used if n^2 <= 4 ``n_pairs``, else a random sample of ``n_pairs`` pairs with
     replacement. ``x`` (n, m) are the rows, and ``codes`` (n,) their groups.
     """
     n = len(x)
@@ -59,7 +59,7 @@ def across_differences(
 
 
 class Metric(NamedTuple):
-    """Result of `learn_metric`.
+    """Learnt metric, the result of `learn_metric`.
 
     Attributes
     ----------
@@ -93,7 +93,10 @@ def learn_metric(within: np.ndarray, across: np.ndarray, max_iter: int, tol: flo
     m = len(within)
 
     def negative_log_objective(flat):
-        """Negative log objective, invariant to the scale of L, and its gradient."""
+        """Negative log objective at the matrix L with the entries ``flat``, and its gradient.
+
+        The objective does not depend on the scale of L.
+        """
         root = flat.reshape(m, m)
         projected = e @ root
         lengths = np.sqrt((projected**2).sum(1) + _TINY)
@@ -118,8 +121,8 @@ def learn_metric(within: np.ndarray, across: np.ndarray, max_iter: int, tol: flo
 def invert_metric(a: np.ndarray, floor: float) -> np.ndarray:
     """Inverse square root of a metric ``a`` (m, m), scaled to a largest eigenvalue of 1.
 
-    Smaller eigenvalues of the square root of ``a`` are first raised to ``floor`` times the largest
-    one.
+    Before the inversion, the eigenvalues of the square root of ``a`` are raised to at least
+    ``floor`` times the largest of them.
     """
     square, eigenvectors = np.linalg.eigh(a)
     stretch = np.sqrt(np.maximum(square, 0))
@@ -285,7 +288,7 @@ class ADFT(TransformClusterer):
         return x @ self.transformation_
 
     def predict(self, X, *, known=None):
-        """Transform new rows and assign them to clusters by the base.
+        """Transform new rows, and assign them to clusters by the base clusterer.
 
         Parameters
         ----------

@@ -39,7 +39,7 @@ _MAX_PLACEMENT_STEPS = 100  # fixed-point iterations for new rows
 
 
 class Mixtures(NamedTuple):
-    """Parameters of both mixtures.
+    """Parameters of both Gaussian mixtures.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Mixtures(NamedTuple):
 
 
 class Hyperparameters(NamedTuple):
-    """Settings of the compiled program. All are traced, so new values need no compilation.
+    """Settings of `_solve_restarts`. JAX traces all of them, so new values need no compilation.
 
     Attributes
     ----------
@@ -78,9 +78,10 @@ class Hyperparameters(NamedTuple):
 
 
 def log_densities(padded: PaddedRows, t: Mixtures, d: jax.Array) -> jax.Array:
-    """Log weight plus log density (2, N, K) of rows in clusters; -inf for padding clusters.
+    """Log weight plus log density (2, N, K) of rows in the clusters of both mixtures.
 
-    ``d`` is the number of features, without padding.
+    The result is -inf for padding clusters. ``t`` are the parameters of the mixtures, and ``d`` is
+    the number of features, without padding.
     """
     precision = 1 / t.variances
     slope = precision * t.means
@@ -93,7 +94,7 @@ def log_densities(padded: PaddedRows, t: Mixtures, d: jax.Array) -> jax.Array:
 
 
 def m_step(padded: PaddedRows, log_r: jax.Array, h: Hyperparameters) -> Mixtures:
-    """M-step of both mixtures, from log memberships (2, N, K)."""
+    """M-step: parameters of both mixtures, from log memberships ``log_r`` (2, N, K)."""
     # Weighted sums and scatters of both mixtures.
     w = jnp.exp(log_r) * padded.mass[:, None]
     size = w.sum(1)
@@ -112,11 +113,11 @@ def m_step(padded: PaddedRows, log_r: jax.Array, h: Hyperparameters) -> Mixtures
 def mutual_information(
     padded: PaddedRows, log_r: jax.Array, log_s: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Mutual information in nats of two clusterings with log memberships (N, K).
+    """Mutual information in nats of two clusterings, and the log ratios (K, K) in its sum.
 
-    The log ratios log(P_ij / (p_i q_j)) (K, K) are returned as well. P_ij is the share of the rows
-    in cluster i of the first and cluster j of the second clustering, and p_i and q_j are the shares
-    of the clusters.
+    ``log_r`` and ``log_s`` (N, K) are the log memberships in the two clusterings. The log ratios
+    are log(P_ij / (p_i q_j)). P_ij is the share of the rows in cluster i of the first and cluster j
+    of the second clustering. p_i and q_j are the shares of the rows in each of these clusters.
     """
     r = jnp.exp(log_r) * padded.mass[:, None]
     joint = jnp.matmul(r.T, jnp.exp(log_s), precision=HIGHEST) / padded.mass.sum()
@@ -139,7 +140,10 @@ def free_energy(padded: PaddedRows, log_r: jax.Array, log_p: jax.Array) -> jax.A
 
 
 def clip_memberships(log_r: jax.Array, active: jax.Array) -> jax.Array:
-    """Normalise log memberships (N, K); memberships are at least 1e-12, except on padding."""
+    """Normalise log memberships ``log_r`` (N, K), and raise memberships to at least 1e-12.
+
+    ``active`` (K,) is False for padding clusters, whose memberships are 0.
+    """
     log_r = jax.nn.log_softmax(jnp.where(active, log_r, -jnp.inf), -1)
     return jnp.where(active, jnp.maximum(log_r, math.log(_MIN_MEMBERSHIP)), -jnp.inf)
 
@@ -187,7 +191,7 @@ def e_step(
 def _solve_restarts(
     padded: PaddedRows, starts: jax.Array, h: Hyperparameters, *, together: int
 ) -> Run:
-    """Run all restarts, ``together`` of them in parallel.
+    """Run all restarts of CAMI, ``together`` of them in parallel.
 
     ``starts`` (restarts, 2, K, P) are rows, which are the initial centres.
     """

@@ -82,7 +82,7 @@ class COALA(PairClusterer):
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        One-hot.
+        One-hot form of ``labels_``.
     <n_clusters_>
     linkage_ : ndarray of shape (n_merged - 1, 4)
         All merges in SciPy's format. Heights are ranks of merges, since distances are not monotone.
@@ -204,7 +204,7 @@ class COALA(PairClusterer):
     # New rows
 
     def _cluster_scores(self, square, labels, n_clusters):
-        """Minus the mean distance (b, n_clusters) of b rows from the rows of every cluster.
+        """Scores (b, n_clusters) of b rows: minus their mean distances from the rows of a cluster.
 
         ``square`` (b, s) are squared distances from s merged rows with ``labels`` (s,).
         """

@@ -38,7 +38,7 @@ _dot = partial(jnp.matmul, precision=HIGHEST)
 
 
 class Parameters(NamedTuple):
-    """Parameters of the model.
+    """Parameters of the model of ConvEM.
 
     Attributes
     ----------
@@ -53,12 +53,16 @@ class Parameters(NamedTuple):
 
 
 class ExpectedSums(NamedTuple):
-    """Expected sufficient statistics under the memberships p_ij of rows in pairs of clusters.
+    """Expected sufficient statistics, from the memberships p_ij of every row.
+
+    p_ij is the posterior probability that the row is in cluster i of the first and in cluster j of
+    the second clustering.
 
     Attributes
     ----------
     size : (K, K) sums of the memberships p_ij over rows
-    first, second : (K, P) sums of rows by cluster of the first and of the second clustering
+    first : (K, P) sums of the rows, weighted by their memberships in the first clustering
+    second : (K, P) sums of the rows, weighted by their memberships in the second clustering
     """
 
     size: jax.Array
@@ -67,7 +71,7 @@ class ExpectedSums(NamedTuple):
 
 
 class Hyperparameters(NamedTuple):
-    """Settings of the compiled program. All are traced, so new values need no compilation.
+    """Settings of `_solve_restarts`. JAX traces all of them, so new values need no compilation.
 
     Attributes
     ----------
@@ -87,7 +91,7 @@ class Hyperparameters(NamedTuple):
 def log_joint_densities(padded: PaddedRows, t: Parameters, d: jax.Array) -> jax.Array:
     """Log weights plus log densities (N, K, K) of rows in all pairs of clusters.
 
-    ``d`` is the number of features, without padding.
+    ``t`` are the parameters, and ``d`` is the number of features, without padding.
     """
     first, second = t.centres
     inner = _dot(padded.x, first.T)[:, :, None] + _dot(padded.x, second.T)[:, None]
@@ -100,7 +104,7 @@ def log_joint_densities(padded: PaddedRows, t: Parameters, d: jax.Array) -> jax.
 def e_step(
     padded: PaddedRows, t: Parameters, h: Hyperparameters
 ) -> tuple[ExpectedSums, jax.Array, jax.Array]:
-    """E-step: sufficient statistics, memberships (2, N, K) and penalised log likelihood."""
+    """E-step: expected sufficient statistics, memberships (2, N, K), penalised log likelihood."""
     log_p = log_joint_densities(padded, t, h.d)
     total = jax.nn.logsumexp(log_p, (1, 2))
     p = jnp.exp(log_p - total[:, None, None])
@@ -115,7 +119,10 @@ def e_step(
 
 
 def m_step(padded: PaddedRows, t: Parameters, e: ExpectedSums, h: Hyperparameters) -> Parameters:
-    """M-step: update the centres mu, the centres nu, the noise variance, then the weights."""
+    """M-step: update centres mu, centres nu, noise variance and weights of ``t``, in this order.
+
+    ``e`` are the expected sufficient statistics.
+    """
     first, second = t.centres
     sizes = e.size.sum(1), e.size.sum(0)
 
@@ -135,9 +142,10 @@ def m_step(padded: PaddedRows, t: Parameters, e: ExpectedSums, h: Hyperparameter
 
 
 def initial_parameters(padded: PaddedRows, rows: jax.Array, d: jax.Array) -> Parameters:
-    """Initial values from random rows (2, K, P).
+    """Initial parameters from two sets of K random ``rows`` (2, K, P).
 
-    The first set of rows gives mu. The second set, minus the nearest mu, gives nu.
+    The first set is the initial mu. The second set, minus the nearest mu, is the initial nu. ``d``
+    is the number of features, without padding.
     """
     first = jnp.where(padded.active[:, None], rows[0], 0)
     distances = ((rows[1][:, None] - first) ** 2).sum(-1)
@@ -155,9 +163,9 @@ def initial_parameters(padded: PaddedRows, rows: jax.Array, d: jax.Array) -> Par
 def _solve_restarts(
     padded: PaddedRows, starts: jax.Array, h: Hyperparameters, *, together: int
 ) -> Run:
-    """Run all restarts, ``together`` of them in parallel.
+    """Run all restarts of ConvEM, ``together`` of them in parallel.
 
-    ``starts`` (restarts, 2, K, P) are rows, which determine the initial centres.
+    ``starts`` (restarts, 2, K, P) are rows, from which `initial_parameters` computes the centres.
     """
 
     def run_restart(rows):

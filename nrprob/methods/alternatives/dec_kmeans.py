@@ -1,7 +1,8 @@
 """Decorrelated k-means: two simultaneous k-means clusterings with orthogonal centres.
 
-Rows are assigned to the nearest *representative*, which is not the mean of its cluster, because of
-the penalty. Sizes with padding: N rows of P features, K clusters in each clustering.
+Rows are assigned to the nearest *representative* of a cluster. The penalty on inner products moves
+the representative away from the mean of the cluster. Sizes with padding: N rows of P features, K
+clusters in each clustering.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class ClusterMeans(NamedTuple):
 
 
 def cluster_means(padded: PaddedRows, labels: jax.Array) -> ClusterMeans:
-    """Compute sizes and means of the clusters of labels (2, N)."""
+    """Compute sizes and means of all clusters, for the labels (2, N) of the two clusterings."""
     hit = labels[..., None] == jnp.arange(len(padded.active))
     w = jnp.where(hit, padded.mass[:, None], 0)
     size = w.sum(1)
@@ -55,9 +56,10 @@ def cluster_means(padded: PaddedRows, labels: jax.Array) -> ClusterMeans:
 
 
 def update_representatives(clusters: ClusterMeans, lam: jax.Array) -> jax.Array:
-    """Representatives (2, K, P) of the smallest objective, given the labels.
+    """Representatives (2, K, P) that minimise the objective for fixed labels.
 
-    They are the solution of a ridge regression per clustering. ``lam`` is the penalty weight.
+    Every representative solves a ridge regression. ``clusters`` are the sizes and means
+    for the labels, and ``lam`` is the penalty weight.
     """
 
     def solve_side(size, mean, other):
@@ -71,9 +73,10 @@ def update_representatives(clusters: ClusterMeans, lam: jax.Array) -> jax.Array:
 def penalised_objective(
     padded: PaddedRows, clusters: ClusterMeans, centres: jax.Array, lam: jax.Array
 ) -> jax.Array:
-    """Sums of squared distances from the representatives, plus the orthogonality penalty.
+    """Objective: squared distances of rows from their representatives, plus the penalty.
 
-    ``centres`` (2, K, P) are the representatives, and ``lam`` is the penalty weight.
+    ``clusters`` are the sizes and means of the clusters, ``centres`` (2, K, P) the representatives,
+    and ``lam`` is the penalty weight. The sum of squared distances includes both clusterings.
     """
     clusters, centres = jax.tree.map(lambda a: a.astype(jnp.float64), (clusters, centres))
     total = 2 * (padded.mass * (padded.x**2).sum(1).astype(jnp.float64)).sum()
@@ -93,7 +96,7 @@ def _solve_restarts(
     *,
     together: int,
 ) -> Run:
-    """Run all restarts, ``together`` of them in parallel.
+    """Run all restarts of DecKMeans, ``together`` of them in parallel.
 
     Parameters
     ----------

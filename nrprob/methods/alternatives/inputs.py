@@ -1,4 +1,4 @@
-"""Base class of alternative clustering: dense features and known labels."""
+"""Base class of the estimators for alternative clustering: input of features and known labels."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nrprob.statistics.features import StandardisedRows
 
 
 class AlternativeClusterer(DenseClusterer):
-    """Clusterer of dense rows that accepts known labels and no target labels."""
+    """Base class of clusterers of dense rows that accept known labels, but no target labels."""
 
     capabilities = Capabilities(labels=False, alone=True)
 
     _encoder: DesignEncoder
-    # Clause of the warning about known groups of one row; there is no warning if it is empty.
+    # Consequence of known groups of one row, for a warning about them; if "", there is no warning.
     _singleton_note = ""
 
     def fit(self, X, y=None, *, known=None):
@@ -30,8 +30,8 @@ class AlternativeClusterer(DenseClusterer):
         y : array-like of shape (n_samples,), optional
             Ignored; present for compatibility with scikit-learn pipelines.
         known : array-like, optional
-            Labels of shape (n_samples,) to avoid, or several labelings as a 2-D array of integers
-            or strings.
+            Known labels of shape (n_samples,), which the clusters should not reproduce. A 2-D array
+            of integers or strings has one known labeling per column.
 
         Returns
         -------

@@ -59,13 +59,14 @@ def _check_eta(name: str, value: Any) -> None:
 def _objective_tables(
     rows: Padded, sigma: jax.Array, eta: jax.Array, *, apart: bool
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Contributions of all pairs of rows to J, and the trace of the centred kernel matrix.
+    """Table of the contributions of all pairs of rows to J, and the trace of the kernel matrix.
 
-    The potential of two rows is the Gaussian kernel of their distance. The contributions are the
-    table of the potentials minus ``eta`` (m,) times the tables of the known labelings, which are 1
-    for rows of the same group. Every table is centred and divided by its trace. With ``apart``, the
-    tables are returned separately and without ``eta``. Constants of the Gaussian cancel and would
-    overflow, so they are left out.
+    The kernel matrix has the Gaussian kernels of the distances of rows, for the bandwidth
+    ``sigma``. The table of a known labeling is 1 for rows of the same group, else 0. Every table is
+    centred and divided by its trace. The contributions are the kernel matrix minus ``eta`` (m,)
+    times the tables of the labelings. With ``apart``, the kernel matrix and the tables of the
+    labelings are returned separately and without ``eta``. The returned trace is computed after
+    centring. Constants of the Gaussian cancel and would overflow, so they are omitted.
     """
     x, alive, codes = rows
     n = alive.sum()
@@ -96,10 +97,12 @@ def _objective_tables(
 def _merge_clusters(
     tables: tuple[jax.Array, ...], alive: jax.Array, eta: jax.Array, *, current: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Merge all rows: pairs (s - 1, 2) of merged clusters, and the increase (s - 1,) of J by each.
+    """Merge all rows; return the merged pairs (s - 1, 2), and the increase (s - 1,) of J by merges.
 
-    With ``current``, gains are divided by the information of the current instead of the initial
-    clusters; the tables are then separate, and ``eta`` weights the known labelings.
+    ``tables`` are the result of `_objective_tables`, and ``alive`` is False for padding rows. With
+    ``current``, a merge is chosen by gains that are divided by the information of the current
+    clusters instead of the initial clusters. The tables are then separate, and ``eta`` (m,) are the
+    penalty weights of the known labelings.
     """
 
     def score(rows, size, sizes, totals):
@@ -119,11 +122,11 @@ _move_rows = jax.jit(merge.move_rows, static_argnames="n_clusters")
 
 
 def _contrast_width(x: np.ndarray) -> float:
-    """Bandwidth sigma with the largest sum of squares of the centred kernel matrix of rows (n, d).
+    """Bandwidth sigma that maximises the sum of squares of the centred kernel matrix of the rows.
 
-    The kernel of two rows at distance t is exp(-t^2 / (4 sigma^2)). The sum is small for a small
-    sigma, where all kernels of distinct rows are near 0. It is also small for a large sigma, where
-    all kernels are near 1.
+    ``x`` (n, d) are the rows. The kernel of two rows at distance t is exp(-t^2 / (4 sigma^2)). The
+    sum is small for a small sigma, where all kernels of distinct rows are near 0. It is also small
+    for a large sigma, where all kernels are near 1.
     """
     square = squareform(pdist(x.astype(float), "sqeuclidean"))
     apart = square[square > 0]
@@ -142,14 +145,20 @@ def _contrast_width(x: np.ndarray) -> float:
 
 
 def _quadratic_information(labels: np.ndarray, known: np.ndarray) -> float:
-    """Quadratic mutual information I(C;Z) of the clusters and known groups of s rows."""
+    """Quadratic mutual information I(C;Z) of clusters C and known groups Z.
+
+    ``labels`` and ``known`` (s,) are the clusters and the known groups of s rows.
+    """
     joint = contingency(labels, known) / len(labels)
     return float(((joint - joint.sum(1, keepdims=True) * joint.sum(0)) ** 2).sum())
 
 
 @cache
 def _all_groupings(n: int, k: int) -> np.ndarray:
-    """All partitions (partitions, n) of n items into k groups, numbered by first occurrence."""
+    """All partitions (partitions, n) of n items into k groups.
+
+    A partition is an array of labels, numbered by first occurrence.
+    """
     ways = [[0]]
     for _ in range(n - 1):
         ways = [[*way, c] for way in ways for c in range(min(max(way) + 2, k))]
@@ -157,9 +166,10 @@ def _all_groupings(n: int, k: int) -> np.ndarray:
 
 
 def _best_grouping(sums: np.ndarray, k: int) -> np.ndarray:
-    """Partition (n,) of n clusters into k groups with the largest objective.
+    """Partition (n,) of n clusters into k groups that maximises the objective.
 
-    ``sums`` (n, n) are the contributions of the pairs of clusters, which are added within groups.
+    ``sums`` (n, n) are the contributions of pairs of clusters to the objective. The objective of a
+    partition is the sum over all pairs of clusters in the same group.
     """
     ways = _all_groupings(len(sums), k)
     member = (ways[:, :, None] == np.arange(k)).astype(float)
@@ -228,7 +238,7 @@ class NACI(PairClusterer):
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        One-hot; `predict_proba` gives posterior probabilities.
+        One-hot form of ``labels_``; `predict_proba` returns posterior probabilities.
     <n_clusters_>
     linkage_ : ndarray of shape (n_merged - 1, 4)
         All merges in SciPy's format. Heights are ranks of merges, since gains are not monotone.
@@ -393,10 +403,11 @@ class NACI(PairClusterer):
         return [(gains, refined)]
 
     def _select_eta(self, codes: np.ndarray, fits: list) -> int:
-        """Index of the best of the fits with different ``eta``.
+        """Index of the best fit among ``fits``, which have different penalty weights ``eta``.
 
         The score of a fit is I(C;X) relative to the largest I(C;X) of the fits, minus the sum of
-        I(C;Z_m) / I(Z_m;Z_m) over labelings. ``codes`` (s, m) are the known labels.
+        I(C;Z_m) / I(Z_m;Z_m) over labelings. ``codes`` (s, m) are the known labels. A fit is a
+        tuple of ``eta``, the pairs of merged clusters, their gains, and the refinement.
         """
         if len(fits) == 1 or self.n_clusters == 1:
             return 0
@@ -413,9 +424,9 @@ class NACI(PairClusterer):
     def _build_tables(
         self, rows: Padded, eta: np.ndarray, *, apart: bool = False
     ) -> tuple[tuple[jax.Array, ...], np.ndarray]:
-        """Tables of `_objective_tables`, and the weights ``eta`` padded to the labelings.
+        """Tables of `_objective_tables`, and the penalty weights with padding for its labelings.
 
-        ``apart`` returns one table per labeling.
+        ``eta`` (m,) are the penalty weights, and ``apart`` is as in `_objective_tables`.
         """
         if apart:  # omit the tables of padding labelings
             rows = rows._replace(codes=rows.codes[: eta.size])
@@ -431,7 +442,7 @@ class NACI(PairClusterer):
         return tables, weights
 
     def _run_merges(self, rows: Padded, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Merge the rows: pairs (s - 1, 2), and their gains in the objective (s - 1,)."""
+        """Merge the rows; return the merged pairs (s - 1, 2) and the gains (s - 1,) in J."""
         current = self.normaliser == "current" and bool(eta.any())
         tables, weights = self._build_tables(rows, eta, apart=current)
         pairs, gains = jax.device_get(_merge_clusters(tables, rows.alive, weights, current=current))
@@ -441,7 +452,10 @@ class NACI(PairClusterer):
         return pairs[:merges], gains[:merges].astype(float)
 
     def _refine_labels(self, rows: Padded, n_clusters: int, refine: bool) -> merge.RowMoveResult:
-        """Cut the tree at a number of clusters, and refine the labels (s,) of the merged rows."""
+        """Cut the tree at ``n_clusters`` clusters, and refine the labels (s,) of the merged rows.
+
+        Without ``refine``, the labels of the cut remain.
+        """
         n = int(rows.alive.sum())
 
         def move_rows(table, labels, k, max_moves):

@@ -1,6 +1,6 @@
 """Orthogonalization: cluster rows after projecting out the means of known groups.
 
-Sizes: n rows, m features, r directions.
+Sizes: n rows, m features, r dimensions of the span of the group means.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _RETAINED_VARIANCE = 1 - 1e-6  # share of the variance that the principal compon
 
 
 def group_directions(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Unit vectors (groups, m) along the means of the groups of rows x (n, m).
+    """Unit vectors (groups, m) along the means of known groups.
 
-    The vector is 0 for a group whose mean is 0 up to rounding errors.
+    ``x`` (n, m) are the rows, and ``codes`` (n,) their groups. The vector is 0 for a group whose
+    mean is 0 up to rounding errors.
     """
     means = group_means(x, codes)
     square = (means**2).sum(1, keepdims=True)
@@ -31,19 +32,25 @@ def group_directions(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def mean_subspace(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Orthonormal basis (r, m) of the span of the groups' means."""
+    """Orthonormal basis (r, m) of the span of the means of known groups.
+
+    ``x`` (n, m) are the rows, and ``codes`` (n,) their groups.
+    """
     _, singular, basis = np.linalg.svd(group_means(x, codes), full_matrices=False)
     return basis[singular**2 > _RELATIVE_ZERO * (x**2).sum(1).mean()]
 
 
 def remove_group_direction(x: np.ndarray, directions: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Project every row (n, m) orthogonally to the direction (groups, m) of its group."""
+    """Project every row of ``x`` (n, m) orthogonally to the direction of its known group.
+
+    ``directions`` (groups, m) are unit vectors or 0, and ``codes`` (n,) the groups of the rows.
+    """
     direction = directions[codes]
     return x - direction * (direction * x).sum(1, keepdims=True)
 
 
 def remove_subspace(x: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Project rows orthogonally to the span of an orthonormal basis (r, m)."""
+    """Project rows ``x`` (n, m) orthogonally to the span of an orthonormal ``basis`` (r, m)."""
     return x - (x @ basis.T) @ basis
 
 
@@ -224,7 +231,7 @@ class Orthogonalization(TransformClusterer):
         return x if self._components is None else self._components.transform(x)
 
     def predict(self, X, *, known=None):
-        """Project new rows and assign them to clusters by the base.
+        """Project new rows, and assign them to clusters by the base clusterer.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Base class of agglomerative estimators that merge clusters by a matrix of pairs of rows.
+"""Base class of agglomerative estimators, which merge clusters by a table of all pairs of rows.
 
 Sizes: n rows of d features, s merged rows (all rows, or a subsample), m known labelings, b new
 rows, k clusters; N and D are s and d with padding.
@@ -43,13 +43,13 @@ Size = Annotated[int, parameters.Number(2, 10**6, integer=True)]
 
 @dataclass
 class PairTask:
-    """Validated input of one fit; `compute` compiles its own programs.
+    """Validated input of one fit.
 
     Attributes
     ----------
     x : (n, d) standardised rows
     codes : (n, m) known group of every row in each labeling
-    merged : (s,) indices of the merged rows; `fit` assigns all other rows to the clusters
+    merged : (s,) indices of the rows that are merged; `fit` assigns all other rows to the clusters
         afterwards
     calls : empty; tasks of other estimators list the calls of compiled programs here
     """
@@ -89,7 +89,7 @@ class Padded(NamedTuple):
 
 
 def squared_distances(x: jax.Array) -> jax.Array:
-    """Squared Euclidean distances (n, n) of rows; exactly symmetric."""
+    """Squared Euclidean distances (n, n) between rows x (n, d); exactly symmetric."""
     if x.shape[1] <= _MAX_DIRECT_FEATURES:  # exactly 0 for equal rows
         return ((x[:, None] - x[None]) ** 2).sum(-1)
     norm = (x**2).sum(1)
@@ -101,10 +101,11 @@ def squared_distances(x: jax.Array) -> jax.Array:
 def score_by_block(
     x: np.ndarray, others: np.ndarray, scores: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Apply ``scores`` to the squared distances of rows ``x`` from the rows ``others``, by blocks.
+    """Scores of rows ``x`` (n, d), from their squared distances to ``others`` (s, d).
 
-    ``x`` is split into blocks. ``scores`` maps the squared distances (b, s) of the b rows of a
-    block from the s rows ``others`` to scores; the scores of all blocks are concatenated.
+    ``x`` is split into blocks, which bounds the memory for distances. The function ``scores`` maps
+    the squared distances (b, s) of the b rows of a block to scores (b, ...). The result
+    concatenates the scores of all blocks.
     """
     from scipy.spatial.distance import cdist
 
@@ -119,7 +120,7 @@ def score_by_block(
 
 
 class PairClusterer(AlternativeClusterer):
-    """Clusterer of dense rows that merges clusters by a table of all pairs of rows.
+    """Base class of clusterers that merge clusters by a table of all pairs of rows.
 
     For many rows, the table has the pairs of a subsample only. A subclass has the parameters
     ``approx``, ``max_exact`` and ``n_subsample``, and implements
@@ -168,9 +169,9 @@ class PairClusterer(AlternativeClusterer):
     def _sample_rows(
         self, groups: np.ndarray, random: np.random.RandomState, width: int
     ) -> np.ndarray:
-        """Indices (s,) of the merged rows: all, or a subsample stratified by known group.
+        """Indices (s,) of the rows to merge: all rows, or a subsample stratified by known group.
 
-        ``width`` is the number of bytes of a float of the table.
+        ``groups`` (n,) are the known groups, and ``width`` is the number of bytes of a table entry.
         """
         n, m = len(groups), min(self.n_subsample, len(groups))
         if self.approx is None and n <= self.max_exact:
@@ -193,7 +194,7 @@ class PairClusterer(AlternativeClusterer):
     # Results
 
     def _keep_merges(self, task: PairTask, pairs: np.ndarray) -> None:
-        """Store the merged rows, the merges and the linkage matrix."""
+        """Store the merged rows, the merges ``pairs`` (s - 1, 2), and the linkage matrix."""
         self.merged_samples_ = task.merged
         self._pairs, self._x, self._codes = pairs, task.x, task.codes
         self.linkage_ = merge.linkage_matrix(pairs, np.ones(len(pairs)), np.ones(len(task.merged)))

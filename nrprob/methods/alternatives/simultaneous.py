@@ -1,7 +1,7 @@
 """Base class of estimators that fit two clusterings simultaneously.
 
-Shapes: n rows of m features, and k clusters; N, P and K are the same numbers with padding. An axis
-of length 2 is the clustering.
+Shapes: n rows of m features, and k clusters in each clustering; N, P and K are these numbers with
+padding. An axis of length 2 has one entry per clustering.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ class PaddedRows(NamedTuple):
     active: jax.Array
 
     def squared_distances(self, centres: jax.Array) -> jax.Array:
-        """Squared distances (N, K) to centres (K, P); infinite for padding clusters."""
+        """Squared distances (N, K) of rows from ``centres`` (K, P); inf for padding clusters."""
         square_norms = (self.x**2).sum(1)[:, None] + (centres**2).sum(1)
         inner = jnp.matmul(self.x, centres.T, precision=HIGHEST)
         return jnp.where(self.active, jnp.maximum(square_norms - 2 * inner, 0), jnp.inf)
 
     def nearest_centre(self, centres: jax.Array, open_: jax.Array | bool = True) -> jax.Array:
-        """Index (N,) of the nearest centre in the mask ``open_``; 0 on padding."""
+        """Index (N,) of the nearest of the ``centres`` (K, P) for every row; 0 on padding.
+
+        Only centres for which the mask ``open_`` (K,) is True are considered.
+        """
         square = jnp.where(open_, self.squared_distances(centres), jnp.inf)
         return jnp.where(self.mass > 0, square.argmin(1), 0).astype(jnp.int32)
 
@@ -82,7 +85,7 @@ class Run(NamedTuple):
 
 
 def keep_best_trace(runs: Run) -> Run:
-    """Reduce ``trace`` and ``fit`` of all restarts to the best restart."""
+    """Results ``runs`` of all restarts, with ``trace`` and ``fit`` of the best restart only."""
     best = runs.objective.argmin()
     trace, fit = jax.tree.map(lambda a: a[best], (runs.trace, runs.fit))
     return runs._replace(trace=trace, fit=fit)
@@ -91,16 +94,16 @@ def keep_best_trace(runs: Run) -> Run:
 def solve_ridge(
     size: jax.Array, sums: jax.Array, others: jax.Array, weight: jax.Array | float
 ) -> jax.Array:
-    """Solve the ridge regressions (size_i I + weight B'B)^-1 sums_i of all clusters i.
+    """Ridge regression of every cluster i: (size_i I + weight B'B)^-1 sums_i.
 
-    Woodbury's identity and one eigendecomposition of BB' serve all clusters. Every divisor is at
-    least ``size``. The computation uses float64.
+    Woodbury's identity reduces all inversions to one eigendecomposition of BB'. The computation
+    uses float64, and is stable, since no divisor is smaller than ``size``.
 
     Parameters
     ----------
     size : (K,) positive sizes of the clusters
     sums : (K, P) sums of rows
-    others : (K, P) matrix B, the centres of the other clustering
+    others : (K, P) matrix B, the cluster centres in the other one of the two clusterings
     weight : penalty weight
 
     Returns
@@ -117,7 +120,7 @@ def solve_ridge(
 
 @dataclass
 class SimultaneousTask:
-    """Validated and padded input of one fit; `compute` compiles its own programs.
+    """Validated and padded input of one fit.
 
     Attributes
     ----------
@@ -137,7 +140,7 @@ class SimultaneousTask:
     calls: tuple = ()
 
     def draw_starts(self, n_init: int, k: int) -> np.ndarray:
-        """Sample ``k`` initial rows (n_init, 2, K, P) for each clustering; 0 on padding."""
+        """Sample ``k`` rows (n_init, 2, K, P) per restart and clustering; 0 on padding."""
         x, n = self.padded.x, len(self.X)
         starts = np.zeros((n_init, 2, len(self.padded.active), x.shape[1]), x.dtype)
         for start in starts.reshape(-1, *starts.shape[2:]):
@@ -146,7 +149,7 @@ class SimultaneousTask:
 
 
 class SimultaneousClusterer(AlternativeClusterer):
-    """Clusterer that fits two clusterings of ``n_clusters`` clusters each.
+    """Base class of estimators that fit two clusterings of ``n_clusters`` clusters each.
 
     A subclass implements
 
@@ -266,10 +269,10 @@ class SimultaneousClusterer(AlternativeClusterer):
 
 
 def _choose_clustering(pair: np.ndarray, design: Design) -> int:
-    """Index of the clustering that shares less information with the known labelings.
+    """Index of the clustering that shares less information with the known labelings; 0 for a tie.
 
-    The criterion is the sum over labelings of the normalised mutual information. ``pair`` (n, 2)
-    are the labels of both clusterings.
+    The criterion is the normalised mutual information of the clustering and a known labeling,
+    summed over known labelings. ``pair`` (n, 2) are the labels of both clusterings.
     """
     shared = [
         sum(metrics.normalized_mutual_information(labels, z) for z in design.labelings.T)

@@ -29,15 +29,15 @@ BASES = ("em", "kmeans")
 
 @dataclass
 class TransformTask:
-    """Validated and transformed rows of one fit; `compute` runs without compiled calls.
+    """Validated and transformed rows of one fit.
 
     Attributes
     ----------
     X : (n, m) rows
     y : (n, p) transformed rows, scaled to a mean square of 1, in the dtype of ``X``
-    unit : factor from ``y`` to the units of ``X``
+    unit : factor that converts ``y`` to the units of ``X``
     alike : whether all rows of ``X`` are equal
-    random : generator of the seeds of the base
+    random : generator of the random seeds of the base clusterer
     calls : empty; tasks of other estimators list the calls of compiled programs here
     """
 
@@ -50,7 +50,7 @@ class TransformTask:
 
 
 class BaseFit(NamedTuple):
-    """One run of the base clusterer.
+    """Result of one run of the base clusterer.
 
     Attributes
     ----------
@@ -58,10 +58,10 @@ class BaseFit(NamedTuple):
     membership : (n, k) membership probabilities
     objective : minimised objective, for the transformed rows in the units of ``X``
     n_iter : number of iterations
-    converged : whether the base converged
-    spheres : centres (k, p), variances (k,) and log weights (k,) of a spherical mixture; None for a
-        base that the user passed
-    model : the fitted base that the user passed, else None
+    converged : whether the base clusterer converged
+    spheres : centres (k, p), variances (k,) and log weights (k,) of a spherical mixture, for "em"
+        and "kmeans"; None if the user passed a base clusterer
+    model : fitted base clusterer if the user passed one; else None
     """
 
     labels: np.ndarray
@@ -74,7 +74,7 @@ class BaseFit(NamedTuple):
 
 
 class TransformClusterer(AlternativeClusterer):
-    """Clusterer of transformed rows, by a base clusterer.
+    """Base class of estimators that transform the rows and cluster them by a base clusterer.
 
     A subclass has the parameters ``base`` and ``tol``, and implements
 
@@ -83,7 +83,7 @@ class TransformClusterer(AlternativeClusterer):
         transformed rows (n, p).
     ``_apply_transform(x, known)``
         Transform new rows (n, m), which are centred and scaled like the rows of the fit; ``known``
-        is the argument that the user passed.
+        is the argument of `predict`.
     """
 
     base: Any
@@ -117,7 +117,7 @@ class TransformClusterer(AlternativeClusterer):
         return TransformTask(X, rows, self._row_scale * self._scaled.scale, alike, random)
 
     def compute(self, task):
-        """Run all restarts of the base; see `Clusterer.compute`."""
+        """Run all restarts of the base clusterer; see `Clusterer.compute`."""
         custom = not isinstance(self.base, str)
         runs = []
         for _ in range(1 if custom else self.n_init):
@@ -132,7 +132,7 @@ class TransformClusterer(AlternativeClusterer):
         return runs
 
     def _run(self, task: TransformTask, seed: int) -> BaseFit:
-        """Fit the base once, with the random seed ``seed``."""
+        """Fit the base clusterer once, with the random seed ``seed``."""
         k, (n, p) = self.n_clusters, task.y.shape
         common = {"n_init": 1, "max_iter": self.max_iter, "tol": self.tol, "random_state": seed}
         if not isinstance(self.base, str):

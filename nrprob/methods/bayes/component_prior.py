@@ -5,10 +5,10 @@ A partition z of n samples into k components of sizes n_j has the prior probabil
     p(z) = V(k) prod_j w(n_j) / Z,    w(m) = Gamma(m + alpha) / Gamma(alpha),
 
 with the normalising constant Z. The sum of V(k) prod_j w(n_j) over all partitions into k components
-is V(k) B(n, k), where B is the partial Bell polynomial of the weights w. With V(k) = Gamma(k alpha)
-/ Gamma(n + k alpha) this sum is Q(k) / k!. Q(k) is the probability that n samples of a mixture with
+is V(k) B(n, k), where B is the partial Bell polynomial of the weights w. For V(k) = Gamma(k alpha)
+/ Gamma(n + k alpha), the sum is Q(k) / k!. Q(k) is the probability that n samples of a mixture with
 k components and Dirichlet(alpha) weights leave no component empty. All terms of the recursion for Q
-in `log_all_occupied` are positive, so it is numerically stable.
+in `log_all_occupied` are positive, so the recursion is numerically stable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Gibbs updates of Dirichlet concentrations: of cluster sizes, and of classes.
 
-A large concentration of the sizes makes clusters of similar size likely; with a small concentration
-sizes may differ much. Each cluster has its own class probabilities. A concentration of the classes
-near 0 means that every cluster has one class, which suits data without wrong classes; wrong classes
-require a larger concentration.
+A large concentration of the sizes makes clusters of similar size likely; with a small
+concentration, sizes may differ much. Each cluster has separate class probabilities. A concentration
+of the classes near 0 means that every cluster has one class, which suits data without wrong
+classes. Data with wrong classes require a larger concentration.
 
 Shapes and the function A(k) are defined in `nrprob.methods.bayes`.
 """
@@ -30,16 +30,16 @@ INITIAL_SIZE, INITIAL_CLASS = 1.0, 0.1
 
 @node
 class ConcentrationUpdate(JointUpdate):
-    """Gibbs update of a concentration, whose prior is uniform on a grid.
+    """Gibbs update of a concentration, whose prior is uniform on a grid of G values.
 
     Attributes
     ----------
     which : index of the current concentration, in ``values``
     values : (G,) grid of concentrations
-    counts, totals : (G, ...) tables of code lengths in nats, one row per concentration. Entries of
-        ``counts`` belong to the size of a cluster, or to the number of its samples in a class;
-        entries of ``totals`` to the number of clusters, or to the number of labelled samples in a
-        cluster
+    counts : (G, ...) code lengths in nats for every concentration, indexed by the size of a
+        cluster, or by the number of samples of one class in a cluster
+    totals : (G, ...) code lengths in nats for every concentration, indexed by the number of
+        clusters, or by the number of labelled samples in a cluster
     """
 
     which: jax.Array
@@ -52,7 +52,10 @@ class ConcentrationUpdate(JointUpdate):
         raise NotImplementedError
 
     def lengths(self, target: Target, cells: jax.Array) -> jax.Array:
-        """Code lengths (G,) in nats, for every concentration, from cells (groups, K, p)."""
+        """Code lengths (G,) in nats that depend on the concentration, for every grid value.
+
+        ``cells`` (groups, K, p) are the statistics of a partition.
+        """
         raise NotImplementedError
 
     def draw(self, target: JointTarget) -> Draw:
@@ -82,7 +85,10 @@ class ConcentrationUpdate(JointUpdate):
 
 @node
 class SizeConcentrationUpdate(ConcentrationUpdate):
-    """Gibbs update of the concentration of cluster sizes; splits and merges integrate it out."""
+    """Gibbs update of the concentration of cluster sizes.
+
+    Split-merge moves integrate the concentration out.
+    """
 
     names: ClassVar[tuple[str, ...]] = ("concentration",)
 
@@ -96,9 +102,9 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
         return replace(target, terms=tuple(terms), sizes=totals)
 
     def cluster_lengths(self, cells: jax.Array) -> jax.Array:
-        """Code lengths (G,) of the sizes of m clusters, in nats and without A(k).
+        """Code lengths (G,) of the sizes of m clusters, for every concentration of the grid.
 
-        They are computed from cells (groups, m, p), for every concentration of the grid.
+        The lengths are in nats, exclude A(k), and are computed from ``cells`` (groups, m, p).
         """
         return self.counts[:, cells[..., -1].sum(0).round().astype(int)].sum(1)
 
@@ -113,9 +119,10 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
     def split_merge_target(self, target: Target) -> Target:
         """Return the target with the concentration of cluster sizes integrated out.
 
-        The concentration is resampled after the moves. Since it is integrated out, proposals must
-        not depend on its current value. So the terms of the target, which proposals use, have the
-        code under the initial value, and a `SizeMixture` adds the difference.
+        The concentration is resampled after the split-merge moves. Since these integrate it out,
+        their proposals must not depend on its current value. So the terms of the target, which
+        proposals use, have the code under the initial value. A `SizeMixture` adds the difference to
+        the code with the concentration integrated out.
         """
         index = np.abs(SIZE_VALUES - INITIAL_SIZE).argmin()
         fixed = replace(self, which=jnp.asarray(index, self.which.dtype))
@@ -132,7 +139,7 @@ class SizeMixture(JointCode):
 
     Attributes
     ----------
-    update : update whose current concentration is the fixed one, as in the terms of the target
+    update : update whose current value is the fixed concentration, as in the terms of the target
     """
 
     incremental: ClassVar[bool] = True
@@ -144,7 +151,7 @@ class SizeMixture(JointCode):
         return jnp.where(jnp.isfinite(fixed), over - fixed, 0)
 
     def __call__(self, cells: jax.Array) -> jax.Array:
-        """Code length of cells (groups, K, p), in nats."""
+        """Code length in nats of the correction, from ``cells`` (groups, K, p)."""
         totals = self.update.totals[:, occupied(cells).sum()]
         return self._excess(self.update.cluster_lengths(cells) + totals)
 
@@ -160,7 +167,10 @@ class SizeMixture(JointCode):
 
 @node
 class ClassConcentrationUpdate(ConcentrationUpdate):
-    """Gibbs update of the concentration of classes; their code is the last term of the target."""
+    """Gibbs update of the concentration of classes.
+
+    The code of the classes is the last term of the target.
+    """
 
     names: ClassVar[tuple[str, ...]] = ("class_concentration",)
 
@@ -186,7 +196,10 @@ class ClassConcentrationUpdate(ConcentrationUpdate):
 def make_size_concentration(
     n: int, max_clusters: int, n_slots: int, *, unordered: bool
 ) -> SizeConcentrationUpdate:
-    """Make the Gibbs update of the concentration of cluster sizes of ``n`` samples."""
+    """Make the Gibbs update of the concentration of cluster sizes of ``n`` samples.
+
+    ``n_slots`` is the number of slots of the target, which is at least ``max_clusters``.
+    """
     tables = []
     for value in SIZE_VALUES:
         code, sizes = label_code(n, max_clusters, concentration=value, unordered=unordered)

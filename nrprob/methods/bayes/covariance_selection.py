@@ -39,9 +39,9 @@ def candidates(n: int, m: int) -> tuple[str, ...]:
 
 @jit_by_size()
 def _shortest_length(target: Any, labels: jax.Array, count: jax.Array) -> jax.Array:
-    """Shortest description length of the first ``count`` of several partitions (S, n').
+    """Shortest description length of the first ``count`` of several partitions ``labels`` (S, n').
 
-    Each partition has its most probable hyperparameters.
+    The length of each partition is under its most probable hyperparameters.
     """
 
     def update_least(s, least):
@@ -122,7 +122,7 @@ def choose_covariance(lengths: dict[str, float]) -> str:
 def _partition_by_em(
     X: np.ndarray, em_type: str, k: int, random: np.random.RandomState
 ) -> np.ndarray:
-    """Labels (n,) of a Gaussian mixture of ``k`` components, the best of two EM runs."""
+    """Labels (n,) under the better of two EM fits of a Gaussian mixture of ``k`` components."""
     if k == 1:
         return np.zeros(len(X), int)
     mixture = GaussianMixture(
@@ -134,7 +134,7 @@ def _partition_by_em(
 def _partition_by_classes(
     X: np.ndarray, em_type: str, codes: np.ndarray, n_classes: int
 ) -> np.ndarray:
-    """Labels (n,) of a Gaussian mixture with one component per class.
+    """Labels (n,) under an EM fit of a Gaussian mixture with one component per class.
 
     The initial means are the means of the classes. Labelled samples have the label of their class.
     """

@@ -1,4 +1,4 @@
-"""Known structure of the sampler: known groups, or columns with linear effects."""
+"""Encode known structure for the sampler, as known groups or as columns with linear effects."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def effects_width(design: Design) -> int:
 
 
 def with_linear_effects(design: Design, width: int) -> Design:
-    """Encode known structure as groups or as ``width`` columns.
+    """Encode known structure as groups, or as ``width`` columns with linear effects.
 
-    Groups do not change. Memberships become columns, and columns are padded with zeros.
+    Groups do not change. Memberships become columns. Columns are padded with zeros to ``width``.
     """
     columns, n_groups = design.columns, design.n_groups
     if design.memberships is not None:

@@ -29,12 +29,12 @@ def thin_draws(draws: np.ndarray, limit: int) -> np.ndarray:
 
 
 def pool_draws(draws: np.ndarray, limit: int) -> np.ndarray:
-    """Thin draws (chain, draw, ...), and join the chains to (S, ...)."""
+    """Thin draws (chain, draw, ...) by `thin_draws`, and join all chains to (S, ...)."""
     return thin_draws(draws, limit).reshape(-1, *draws.shape[2:])
 
 
 def pad_draws(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndarray]:
-    """Pad labels, clusters and scale weights (S, n) of draws to the padding of ``target``."""
+    """Pad labels, clusters and scale weights (S, n) of S draws to the n' samples of ``target``."""
     result = {**draws, "labels": draws["labels"].astype(np.int32)}
     for name in result.keys() & {"labels", "clusters", "scale_weight"}:
         pad = target.x.shape[0] - result[name].shape[1]
@@ -43,10 +43,10 @@ def pad_draws(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndar
 
 
 def compact_draws(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, np.ndarray], Any]:
-    """Renumber the labels of draws from 0, and remove empty slots from the target.
+    """Renumber the labels of each draw from 0, and remove empty slots from the target.
 
-    Chains need many slots. Predictions need slots for the occupied clusters of a draw, and one slot
-    for a new cluster.
+    Chains need many slots. Predictions only need slots for the occupied clusters of a draw, and one
+    slot for a new cluster. Returns the changed draws and target.
     """
     result = pad_draws(draws, target)
     labels, n_slots = result["labels"], target.n_slots

@@ -678,7 +678,7 @@ class MDLMixture(SampledChains):
         )  # fmt: skip
 
     def _count_proposals(self, n: int) -> int:
-        """Number of split and merge proposals in an iteration."""
+        """Number of split and merge proposals in an iteration, for ``n`` samples."""
         if not isinstance(self.num_split_merge, str):
             return int(self.num_split_merge)
         most = _N_LAUNCHED if self._samples_hyperparameters() else _N_SPLIT_MERGE
@@ -692,7 +692,7 @@ class MDLMixture(SampledChains):
         return isinstance(self._feature_model(0.2), SampledGaussian)
 
     def _make_kernel(self, n: int) -> PartitionKernel:
-        """Make the MCMC kernel over partitions."""
+        """Make the collapsed MCMC kernel over partitions of ``n`` samples."""
         kernel: Any = default_kernel(n, self._count_proposals(n))
         if self._samples_hyperparameters():
             kernel = JointKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
@@ -723,7 +723,10 @@ class MDLMixture(SampledChains):
     def _choose_floor(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, key: jax.Array
     ) -> float:
-        """Choose the variance floor with the largest leave-one-out probability of the classes."""
+        """Choose the value of `FLOORS` with the largest leave-one-out probability of the classes.
+
+        `FLOORS` are candidates of ``variance_floor``, the smallest standard deviation.
+        """
         kernel, scores = self._make_kernel(X.shape[0]), {}
         for floor in FLOORS:
             model = self._mixture_model(self._feature_model(floor))

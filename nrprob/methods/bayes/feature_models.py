@@ -70,27 +70,27 @@ class FeatureModel:
     transformation: str = "identity"
 
     def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
-        """Statistics (n, q) of the features of samples (n, m), whose scale weights are 1."""
+        """Sufficient statistics (n, q) of samples ``X`` (n, m): features and their products."""
         return np.asarray(moments(X, full=self.covariance != "diag"))
 
     def neighbour_features(self, X: np.ndarray) -> np.ndarray:
-        """Coordinates in which neighbours are found, for split-merge moves that begin with two."""
+        """Coordinates of the samples, in which neighbours for split-merge moves are searched."""
         return X
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodedFeatures(FeatureModel):
-    """Features whose description length is a sum over clusters or over cells.
+    """Model of features whose description length is a sum over clusters or over cells.
 
     A cell is the set of samples of one cluster in one known group.
     """
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the features of a cell."""
+        """Make the code of the features of a cell; ``X`` (n, m) are all samples."""
         raise NotImplementedError
 
     def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
-        """Terms of the description length of features ``X``.
+        """Make the terms of the description length of samples ``X`` (n, m).
 
         ``x`` (n, p) are statistics of the samples, and ``group`` (n,) the known groups.
         """
@@ -101,7 +101,7 @@ class CodedFeatures(FeatureModel):
         return None
 
     def mixture_prior(self, X: np.ndarray) -> dict[str, Any]:
-        """Prior of the parameters that the six-move kernel samples."""
+        """Arguments of `make_mixture_target` for the prior of the parameters, by name."""
         raise NotImplementedError
 
 
@@ -124,7 +124,7 @@ class BoundedGaussian(CodedFeatures):
         return normal_nml(len(X) + 1, np.minimum(self.floor, 0.4 * width), width / 2, width)
 
     def mixture_prior(self, X: np.ndarray) -> dict[str, Any]:
-        """Prior of the parameters that the six-move kernel samples."""
+        """Arguments of `make_mixture_target` for the prior of the parameters, by name."""
         return {"low": np.minimum(self.floor, 0.4 * np.ptp(X, axis=0))}
 
 
@@ -157,7 +157,7 @@ class FixedGaussian(CodedFeatures):
         )
 
     def mixture_prior(self, X: np.ndarray) -> dict[str, Any]:
-        """Prior of the parameters that the six-move kernel samples."""
+        """Arguments of `make_mixture_target` for the prior of the parameters, by name."""
         return {"kappa": self.mean_precision, "shape": self.shape, "scale": self.scale}
 
 
@@ -178,7 +178,7 @@ class DiscreteFeatures(CodedFeatures):
 
     @property
     def energy(self) -> str:  # type: ignore[override]
-        """Code of a cell, "nml" or "conjugate"."""
+        """Type of the code of a cell: "nml" or "conjugate"."""
         return "nml" if self.concentration is None else "conjugate"
 
     def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
@@ -190,7 +190,11 @@ class DiscreteFeatures(CodedFeatures):
         return design.codes if design is not None and design.n_groups > 1 else None
 
     def terms(self, X: np.ndarray, x: np.ndarray, group: np.ndarray | None) -> list[CodeTerm]:
-        """Terms of the description length: codes of the cells, and codes of pooled clusters."""
+        """Make the terms of the description length of samples ``X`` (n, m).
+
+        The terms are the code of the cells and, with known groups, the weighted code of clusters
+        pooled over these groups. ``x`` (n, p) are statistics, and ``group`` (n,) the known groups.
+        """
         code = self.code(X)
         if group is None or self.coordination == 0:
             return [code_term(code, by_group=group is not None)]
@@ -202,12 +206,12 @@ class DiscreteFeatures(CodedFeatures):
 
 @dataclass(frozen=True, kw_only=True)
 class CountFeatures(DiscreteFeatures):
-    """Multinomial counts: a code of the tokens of each sample, given their number."""
+    """Multinomial counts: code of the tokens of each sample, given the number of its tokens."""
 
     name: ClassVar[str] = "multinomial"
 
     def code(self, X: np.ndarray) -> CellCode:
-        """Code of the counts of a cell."""
+        """Make the code of the counts of a cell; ``X`` (n, m) are all samples."""
         m = X.shape[1]
         return CountCode(*count_tables(m, max_count(X), self.concentration), 0, m)
 
@@ -218,7 +222,7 @@ class CountFeatures(DiscreteFeatures):
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryFeatures(DiscreteFeatures):
-    """Features that are 0 or 1."""
+    """Binary features: code of independent features that are 0 or 1."""
 
     name: ClassVar[str] = "bernoulli"
 
@@ -228,22 +232,30 @@ class BinaryFeatures(DiscreteFeatures):
 
 
 def max_count(X: np.ndarray) -> int:
-    """Largest count that the code of a cell needs: all tokens of ``X``, and of one new sample."""
+    """Largest total count that the code of a cell needs.
+
+    It is the number of all tokens of ``X`` (n, m), plus the largest allowed number of tokens of one
+    new sample. This is `COUNT_FACTOR` times the largest number of tokens of a sample.
+    """
     total = X.sum(1)
     return int(total.sum() + COUNT_FACTOR * max(total.max(initial=0), 1))
 
 
 @jit_by_size()
 def _grouping_gain(code: CellCode, cells: Any) -> Any:
-    """Nats saved by separate codes for the cells (groups, p), compared with one code for all."""
+    """Nats that one code per known group saves, compared with one code of all samples.
+
+    ``cells`` (groups, p) are the sums of statistics of the known groups.
+    """
     return code(cells.sum(0)) - code(cells).sum()
 
 
 def _balanced_weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
     """Weight of the code of clusters pooled over known groups, at most `_MAX_COORDINATION`.
 
-    With clusters equal to the known groups, this code is shorter than with one cluster, but the
-    labels cost nats. The weighted saving is half of the cost of the labels.
+    Compared with one cluster, the partition into the known groups makes this code shorter, but the
+    labels of the partition cost nats. At the returned weight, the weighted saving is half of the
+    cost of the labels. ``x`` (n, p) are statistics, and ``group`` (n,) the known groups.
     """
     cells = group_sums(x, group)
     pad = padded_count(len(cells), x.size) - len(cells)
@@ -276,9 +288,10 @@ class SampledGaussian(FeatureModel):
     transformation: str = "identity"
 
     def statistics(self, X: np.ndarray, design: Design | None = None) -> np.ndarray:
-        """Statistics (n, q) of features and covariates, followed by scale weights, which are 1.
+        """Sufficient statistics (n, q) of samples ``X`` (n, m).
 
-        Without ``errors="t"`` there are no weights; only "tied" has covariates.
+        Statistics are features and covariates for "tied" covariance, else features and their
+        products. With ``errors="t"``, a column of scale weights follows, which are 1.
         """
         weight = [np.ones((len(X), 1))] if self.errors == "t" else []
         if self.covariance != "tied":
@@ -286,11 +299,11 @@ class SampledGaussian(FeatureModel):
         return np.concatenate([_with_covariates(X, design), *weight], 1)
 
     def fix_prior(self, default: tuple[float, float, float] | None) -> FeatureModel:
-        """Return a model with fixed hyperparameters, if there is one, or the model itself.
+        """Return a model with fixed hyperparameters if possible, else the model itself.
 
-        ``default`` values, if any, replace the hyperparameters that would be sampled. The model
-        with fixed hyperparameters needs all three of them, "diag" or "full" covariance, Gaussian
-        errors, no transformation and no tempering.
+        Values of ``default``, if given, replace the hyperparameters that would be sampled. A model
+        with fixed hyperparameters needs values of all three hyperparameters, "diag" or "full"
+        covariance, Gaussian errors, no transformation and no tempering.
         """
         prior = self.mean_precision, self.shape, self.scale
         if default is not None:
@@ -308,7 +321,7 @@ class SampledGaussian(FeatureModel):
     def grid(self, *, grouped: bool) -> Hyperparameters:
         """Grids of the hyperparameters; a fixed hyperparameter has a grid of one value.
 
-        ``grouped`` is whether there is known structure, whose effects have a precision.
+        ``grouped`` is whether there is known structure; else the precision of its effects is fixed.
         """
         grid = GRID if grouped else GRID._replace(group_precision=GRID.group_precision[-1:])
         if self.covariance == "shrunk":
@@ -337,7 +350,7 @@ class SampledGaussian(FeatureModel):
         design: Design | None,
         updates: Any,
     ) -> JointTarget:
-        """Make the joint distribution of partitions and variables.
+        """Make the joint distribution of the partition and the jointly sampled variables.
 
         Parameters
         ----------

@@ -22,9 +22,9 @@ from nrprob.trees import node
 
 
 def moments(rows: Any, full: bool = True) -> jax.Array:
-    """Statistics (n, q) of features (n, m): the features, followed by their second moments.
+    """Statistics (n, q) of features ``rows`` (n, m): the features, followed by their products.
 
-    These are products of all pairs of features if ``full``, otherwise squares.
+    The products are of all pairs of features if ``full``, else squares only.
     """
     if not full:
         return jnp.concatenate([rows, rows * rows], 1)
@@ -62,7 +62,7 @@ class SeparateCovariances:
         return m + (m * (m + 1) // 2 if self.code.full else m) + 1
 
     def with_hyperparameters(self, hyperparameters: Hyperparameters) -> Any:
-        """Return the likelihood with other hyperparameters."""
+        """Return the likelihood under other hyperparameters."""
         kappa, _, variance, freedom = hyperparameters
         code = replace(self.code, kappa=kappa, variance=variance, freedom=freedom)
         return replace(self, code=code, hyperparameters=hyperparameters)
@@ -118,7 +118,7 @@ class SeparateCovariances:
         )  # fmt: skip
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """Return the target of Gibbs sweeps: the same code, which is a sum over clusters."""
+        """Return the target of Gibbs sweeps: `partition_target`, whose code sums over clusters."""
         return self.partition_target(partition)
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
@@ -126,10 +126,10 @@ class SeparateCovariances:
         return jnp.zeros(len(x))
 
     def _predictive(self, cells: jax.Array) -> tuple[NormalWishart, jax.Array]:
-        """Code without tempering, for new samples, and cells multiplied by the exponent.
+        """Return the code without tempering, and ``cells`` multiplied by the tempering exponent.
 
-        The density of new samples is not tempered. It is conditional on the samples of the cells,
-        whose likelihood is tempered.
+        The density of new samples is not tempered. The likelihood of the samples in the cells, on
+        which this density is conditional, is tempered.
         """
         return replace(self.code, power=jnp.ones_like(self.code.power)), self.code.power * cells
 
@@ -140,10 +140,10 @@ class SeparateCovariances:
         return self._join_costs(cells, x, weights)
 
     def _join_costs(self, cells: jax.Array, x: jax.Array, weights: jax.Array | None) -> jax.Array:
-        """Minus the log predictive density (K, b) of samples with statistics (b, p).
+        """Minus the log predictive density (K, b) of samples ``x`` (b, p) in every cluster.
 
-        With ``weights`` (G,), the result is (K, G, b). The density refers to the features in the
-        statistics, which a subclass may have transformed.
+        With scale weights ``weights`` (G,), the result is (K, G, b). The density refers to the
+        features in the statistics, which a subclass may have transformed.
         """
         code, cells = self._predictive(cells.sum(0))
         prepared = jax.tree.map(lambda a: a[..., None], code.prepare_join(cells.T))
@@ -176,9 +176,10 @@ class SeparateCovariances:
         return jnp.where(is_own[:, None], stays, self._join_costs(cells, x, weights))
 
     def draw_roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
-        """Sample precisions ``R R'`` of the clusters, and return the matrices R (K, m, m).
+        """Sample the precision matrices R R' of the clusters, and return the matrices R (K, m, m).
 
-        For independent features, the result (K, m) are the square roots of their precisions.
+        There are m features. For independent features, the result are the square roots (K, m) of
+        the precisions of the features.
         """
         code, total = self._predictive(cells.sum(0))
         freedom = (code.n_features if code.full else 1) + 1 + code.freedom + total[:, -1:]

@@ -1,9 +1,10 @@
-r"""Two Gaussian sides of the samples of one or two clusters, for launched split-merge moves.
+r"""Gaussian model of the two sides of a launched split-merge move.
 
 The *members* of a move are the samples of the cluster to split, or of the two clusters to merge.
 The *sides* are the two clusters into which the move may divide the members. A side has N members y
-with weights a, which are scale weights times the tempering exponent ``power``. With the prior
-precision kappa, the prior scatter Psi and f0 prior degrees of freedom, the posterior of the side is
+with weights a, which are scale weights times the tempering exponent ``power``. The prior has the
+precision kappa, the scatter Psi and f0 degrees of freedom. The centre of the side has the posterior
+precision k and mean m; the covariance has the posterior scatter A and f degrees of freedom:
 
     k = kappa + sum a,   m = sum a y / k,   A = Psi + sum a y y' - k m m',   f = f0 + power N.
 
@@ -15,7 +16,7 @@ code length increases by
 
 up to a constant, with the multivariate gamma function Gamma_d. A^-1 and log det A change by updates
 of rank one when a member changes its side. If all clusters share one covariance, A contains the
-scatter of all samples. It is then computed from the sides at the beginning of a scan, and is
+scatter of all samples. A is then computed from the sides at the beginning of a scan, and is
 constant during the scan.
 
 Shapes: m members, padded; features in B independent blocks of e features. A full covariance has one
@@ -47,10 +48,10 @@ class _Sides(NamedTuple):
     Attributes
     ----------
     n : (2,) numbers N of members
-    precision : (2,) k
-    sums : (2, B, e) sums of weighted samples
-    inverse : (2, B, e, e) A^-1; (1, B, e, e) if the sides share it
-    log_det : (2,) log determinants of A; (1,) if the sides share it
+    precision : (2,) posterior precisions k of the centres
+    sums : (2, B, e) weighted sums of the members
+    inverse : (2, B, e, e) A^-1; (1, B, e, e) if the sides share A
+    log_det : (2,) log determinants of A; (1,) if the sides share A
     cells : (1, 2, p) statistics for the code of labels and classes
     """
 
@@ -68,9 +69,9 @@ class GaussianSides:
 
     Attributes
     ----------
-    rows : (m, B, e) features minus the effects of known structure
+    rows : (m, B, e) features of the members, minus the effects of known structure
     weight : (m,) scale weights times the tempering exponent; zeros on padding
-    x : (m, p) statistics
+    x : (m, p) statistics of the members
     real : (m,) mask of the members; false on padding
     rest : target with the code of labels and classes
     kappa, power : precision of the prior of a centre, and tempering exponent
@@ -91,7 +92,7 @@ class GaussianSides:
     shared: bool = field(metadata=_STATIC)
 
     def coordinates(self) -> jax.Array:
-        """Members (m, d), whitened by their scatter."""
+        """Features (m, d) of the members, whitened by the scatter of the members."""
         sums, precision, second = self._moments(self.real[None])
         mean = sums / precision[:, None, None]
         scatter = self.scatter + _corrected(second, precision, mean)[0]
@@ -99,14 +100,17 @@ class GaussianSides:
         return rows.reshape(len(rows), -1)
 
     def _moments(self, inside: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Weighted sums (s, B, e), k (s,) and second moments (s, B, e, e) for masks (s, m)."""
+        """Weighted sums (s, B, e), precisions k (s,) and second moments (s, B, e, e).
+
+        They belong to the s sets of members that the masks ``inside`` (s, m) select.
+        """
         a = inside * self.weight
         weighted = a[:, :, None, None] * self.rows
         second = jnp.einsum("smbe,mbf->sbef", weighted, self.rows)
         return weighted.sum(1), self.kappa + a.sum(1), second
 
     def summarise(self, side: jax.Array) -> _Sides:
-        """Statistics of the two sides, from the sides (m,) of the members; true is the second."""
+        """Statistics of the two sides; ``side`` (m,) is true for members on the second side."""
         inside = jnp.stack([~side, side]) & self.real
         sums, precision, second = self._moments(inside)
         mean = sums / precision[:, None, None]
@@ -119,7 +123,7 @@ class GaussianSides:
         return _Sides(inside.sum(1), precision, sums, inverse, log_det.sum(1), cells)
 
     def constants(self) -> jax.Array:
-        """T(N) of a side of N members, for N from 0 to the number of members (m + 1,)."""
+        """T(N) (m + 1,) of a side of N members, for N from 0 to m; see the module docstring."""
         count = np.arange(len(self.rows) + 1)
         if self.shared:  # equal for both sides, so that it cancels in the odds
             return jnp.zeros(count.shape)
@@ -163,7 +167,7 @@ class GaussianSides:
         side : (m,) sides at the beginning
         order : (m,) members in the order of the scan; the side of the first one does not change,
             and padding comes last
-        choose : function of a member and its log odds, which returns its side
+        choose : function of the index and the log odds of a member, which returns the new side
 
         Returns
         -------
@@ -223,14 +227,17 @@ class GaussianSides:
 
 
 def _corrected(second: jax.Array, precision: jax.Array, mean: jax.Array) -> jax.Array:
-    """Scatter (s, B, e, e) of s sets about their posterior means (s, B, e), without Psi."""
+    """Scatter (s, B, e, e) of s sets of members about posterior means (s, B, e), without Psi.
+
+    ``second`` (s, B, e, e) are the second moments, and ``precision`` (s,) the precisions k.
+    """
     return second - precision[:, None, None, None] * mean[..., :, None] * mean[..., None, :]
 
 
 def pooled_distances(
     means: jax.Array, inverse: jax.Array, freedom: jax.Array, n: jax.Array
 ) -> jax.Array:
-    """Mahalanobis distances (K, K) of means, relative to the pooled covariance of each pair.
+    """Mahalanobis distances (K, K) between means, under the pooled covariance of each pair.
 
     The pooled scatter of a pair is the sum of its two scatters. Let s and t be the quadratic forms
     of the difference of means with the inverses of the two scatters. The quadratic form with the

@@ -1,4 +1,4 @@
-r"""Clusters whose covariances are shrunk to a common covariance, by a sampled amount.
+r"""Gaussian clusters whose covariances are shrunk to a common covariance, by a sampled amount.
 
 Sample i of cluster c is
 
@@ -53,7 +53,7 @@ class HierarchicalCovariances(SeparateCovariances):
 
     Attributes
     ----------
-    code : code of the features of a cluster, in units of the common covariance
+    code : code of the features of a cluster, after the features are whitened by S
     hyperparameters : current values
     common : (d, d) the common covariance S
     """
@@ -77,7 +77,7 @@ class HierarchicalCovariances(SeparateCovariances):
         return replace(self, common=common)
 
     def statistics(self, x: jax.Array, features: jax.Array) -> jax.Array:
-        """Replace the features in statistics (b, p) by features (b, d), in units of S."""
+        """Replace the features in statistics (b, p) by other features (b, d), whitened by S."""
         return super().statistics(x, features @ whitener(self.common)[0].T)
 
     def common_nats(self) -> jax.Array:
@@ -119,9 +119,10 @@ class HierarchicalCovariances(SeparateCovariances):
         return means @ back.T, back @ covariances @ back.T, None
 
     def draw_common(self, cells: jax.Array, roots: jax.Array, key: jax.Array) -> jax.Array:
-        """Sample S given the precisions R R' of the clusters; ``roots`` (K, d, d) are the R.
+        """Sample S given the precision matrices R R' of the clusters.
 
-        R are in units of the current S. Clusters without samples are ignored.
+        ``roots`` (K, d, d) are the matrices R, for features whitened by the current S. Clusters
+        without samples are ignored.
         """
         d = self.n_features
         cluster_freedom = d + 1 + self.hyperparameters.freedom
@@ -152,7 +153,10 @@ class CommonCovarianceUpdate(HyperparameterUpdate):
         return target.with_likelihood(likelihood.with_common(draw["common_covariance"]))
 
     def nats(self, target: JointTarget) -> jax.Array:
-        """Minus the log prior density of S, and the log Jacobian of features in units of S."""
+        """Minus the log prior density of S, minus the log Jacobian of the features in units of S.
+
+        The log Jacobian is multiplied by the tempering exponent.
+        """
         likelihood, n = target.likelihood, target.x[:, -1].sum()
         volume = 0.5 * likelihood.power * n * whitener(likelihood.common)[1]
         return volume + likelihood.common_nats()

@@ -34,17 +34,17 @@ _N_FREEDOMS = 9  # values of nu that are compared, equally spaced on the grid
 
 
 class _Clusters(NamedTuple):
-    """Terms of the density of the common covariance S, in units of its current value.
+    """Terms of the density of the common covariance S, after features are whitened by S.
 
-    In these units the current value is I.
+    In these units, the current value of S is the identity matrix I.
 
     Attributes
     ----------
     scatter : (K, d, d) scatters A_c of the clusters, without the prior
     n : (K,) numbers of samples of the clusters, times the tempering exponent
     is_occupied : (K,) whether a cluster has samples
-    freedom : degrees of freedom f
-    prior_freedom : m
+    freedom : degrees of freedom f of the prior of a cluster's covariance
+    prior_freedom : degrees of freedom m = d + 2 of the prior of S
     prior : (d, d) matrix (m / s) I, expressed in these units
     """
 
@@ -110,7 +110,7 @@ class _Clusters(NamedTuple):
 def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Array) -> jax.Array:
     """Description length of a partition, with the common covariance integrated out.
 
-    Hyperparameters have their best values.
+    The hyperparameters are chosen to minimise this length.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Ar
     grid : Hyperparameters
         Grids of the hyperparameters.
     labels : array of shape (n',)
-        Labels of the partition.
+        Labels of the partition, with padding.
 
     Returns
     -------
@@ -162,7 +162,7 @@ def integrated_length(target: JointTarget, grid: Hyperparameters, labels: jax.Ar
 
 
 def _cluster_terms(target: JointTarget, labels: jax.Array) -> _Clusters:
-    """Terms of the density of the common covariance, in units of its current value."""
+    """Terms of the density of the common covariance, for the partition ``labels`` (n',)."""
     likelihood, cells = target.likelihood, target.cells(labels).sum(0)
     d, hyperparameters = likelihood.n_features, likelihood.hyperparameters
     freedom = d + 1 + hyperparameters.freedom
@@ -176,13 +176,13 @@ def _cluster_terms(target: JointTarget, labels: jax.Array) -> _Clusters:
 
 
 def _from_units(common: jax.Array, covariance: jax.Array) -> jax.Array:
-    """Convert a covariance from units of ``common`` to units of the features."""
+    """Convert a covariance (d, d) of features whitened by ``common`` to units of the features."""
     root = common @ whitener(common)[0].T
     return root @ covariance @ root.T
 
 
 def _maximise(target: JointTarget, grid: Hyperparameters, cells: jax.Array) -> Hyperparameters:
-    """Maximise over the hyperparameters, given the partition and the common covariance."""
+    """Most probable hyperparameters, given the cells of a partition and the common covariance."""
     # The samples depend on the variance s through the common covariance only.
     fixed_variance = grid._replace(variance=grid.variance[:1])
     likelihood: Any = maximise_hyperparameters(target.likelihood, fixed_variance, cells)

@@ -51,7 +51,7 @@ _TRADE = Hyperparameters(0, 0, -1, 2)
 
 
 def initial_hyperparameters(grid: Hyperparameters) -> Hyperparameters:
-    """Grid points closest to the initial hyperparameters."""
+    """Initial hyperparameters: the grid points that are closest to `_INITIAL`."""
     pairs = zip(grid, _INITIAL, strict=True)
     return Hyperparameters(*(values[np.abs(values - value).argmin()] for values, value in pairs))
 
@@ -63,7 +63,8 @@ def sample_hyperparameters(
 
     On each line, a random set of candidates that contains the current value is chosen. The new
     value is then sampled among the candidates, in proportion to the posterior. The set has the same
-    probability from each of its members, so the posterior is invariant.
+    probability given each of its members as current value, so the posterior is invariant. Returns
+    the likelihood under the new hyperparameters.
     """
     choice_key, candidate_key = jax.random.split(key)
 
@@ -79,7 +80,10 @@ def sample_hyperparameters(
 
 
 def maximise_hyperparameters(likelihood: Any, grid: Hyperparameters, cells: jax.Array) -> Any:
-    """Find the hyperparameters of highest posterior probability given a partition."""
+    """Find the hyperparameters of highest posterior probability given a partition.
+
+    ``cells`` are the statistics of the partition. Returns the likelihood under the result.
+    """
 
     def candidate_steps(i, sweep, index, size):
         # In the first two sweeps, candidates cover the whole line. In later sweeps, they are near
@@ -110,7 +114,7 @@ def _update_lines(
     relative to the position ``index`` of the current value on a line of ``size`` points. The
     function ``choose(i, log_p)`` returns the index of the new value among the candidates, from
     their log probabilities. If the grid of a hyperparameter is short, all its points are
-    candidates.
+    candidates. Returns the likelihood under the new hyperparameters.
     """
     sizes = np.asarray([values.shape[0] for values in grid])
     trade = np.asarray(_TRADE)

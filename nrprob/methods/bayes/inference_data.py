@@ -153,7 +153,10 @@ class ExportedPosterior(Replicated):
         return observed
 
     def _exports_log_likelihood(self, requested: Any) -> bool:
-        """Whether `to_arviz` exports the pointwise log likelihood; warns or raises if it cannot."""
+        """Whether `to_arviz` exports the pointwise log likelihood.
+
+        If the model has none, the value "auto" of ``requested`` warns, and True raises ValueError.
+        """
         if not isinstance(requested, bool):
             self._check_choice("log_likelihood", requested, ("auto",), "or a boolean")
         n_groups = 1 if isinstance(self._target, JointTarget) else self._target.n_groups

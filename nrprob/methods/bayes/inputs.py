@@ -48,7 +48,10 @@ class Inputs(ExportedPosterior):
     features: str
 
     def _encode_known(self, known: Any, n: int) -> Design:
-        """Encode known structure as groups, or as columns of linear effects."""
+        """Encode known structure as groups, or as columns with linear effects.
+
+        Raises ValueError if the model does not allow this known structure.
+        """
         self._encoder = DesignEncoder(self.multi, min_additive=2, drop_first=False)
         design = self._encoder.fit(known, n)
         self._effects_width = effects_width(design)
@@ -158,7 +161,10 @@ def _name_columns(columns: np.ndarray) -> str:
 
 
 def _find_dependent(X: np.ndarray) -> np.ndarray:
-    """Mask of features of standardised samples (n, m) that depend linearly on others."""
+    """Mask (m,) of features of standardised samples ``X`` (n, m) to drop as linearly dependent.
+
+    Each of them is a linear combination of features that are not in the mask.
+    """
     dependent = np.zeros(X.shape[1], bool)
     if X.size:
         triangle, order = linalg.qr(X, mode="r", pivoting=True, check_finite=False)

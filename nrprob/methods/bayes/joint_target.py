@@ -2,9 +2,10 @@
 
 A `JointTarget` consists of the code of labels and classes, a likelihood of continuous features, and
 a tuple of updates. Each update is responsible for some variables, such as hyperparameters or scale
-weights. It defines their names and current values, samples them given the partition, and defines
-how the rest of the target depends on them. Conditioning a target on values of variables returns a
-target with these values. Shapes and cells are defined in `nrprob.methods.bayes`.
+weights. An update defines the names and values of its variables, samples them given the
+partition, and defines how the rest of the target depends on them. Conditioning a target on values
+of variables returns a target with these values. Shapes and cells are defined in
+`nrprob.methods.bayes`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nrprob.trees import node
 
 
 class Likelihood(Protocol):
-    """Marginal likelihood of features given the partition.
+    """Interface of marginal likelihoods of continuous features, given the partition.
 
     Attributes
     ----------
@@ -69,17 +70,22 @@ class Likelihood(Protocol):
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
         """Return the target of Gibbs sweeps, whose code length is a sum over clusters.
 
-        It may condition on parameters, which are sampled given ``cells`` with the random ``key``.
+        The target may be conditional on parameters, which are sampled given ``cells`` with the
+        random ``key``.
         """
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
-        """Nats (n',) per sample of weight 1 that the terms of `gibbs_target` omit."""
+        """Nats (n',) of samples of scale weight 1 that the terms of `gibbs_target` omit.
+
+        ``x`` (n', p) are the statistics of the samples.
+        """
 
     def moments(self, cells: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """Posterior means of centres (K, d) and of covariances, up to a linear map of the features.
 
-        Covariances are (K, d, d), or (K, d) if features are independent. They are None if all
-        clusters share one covariance; the centres are then in units of this covariance.
+        Covariances are (K, d, d), or variances (K, d) if features are independent. If all clusters
+        share one covariance, the second result is None, and the centres are whitened by this
+        covariance.
         """
 
     def draw_parameters(
@@ -119,11 +125,11 @@ class Likelihood(Protocol):
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Minus the log predictive density (K, b) of samples in every cluster, given all others.
+        """Minus the log predictive density (K, b) of b samples in every cluster.
 
-        ``cells`` are statistics of all samples; ``partition`` and ``labels`` (b,) may contain a
-        part of the samples. With ``weights`` (G,), the result (K, G, b) has one entry for each of
-        these scale weights.
+        The density of a sample is conditional on all other samples. ``cells`` are the statistics of
+        all samples; ``partition`` and ``labels`` (b,) may contain a subset of the samples. With
+        ``weights`` (G,), the result (K, G, b) has one entry for each of these scale weights.
         """
 
 
@@ -166,7 +172,10 @@ class JointUpdate:
         return self
 
     def gibbs_target(self, joint: JointTarget, target: Target) -> Target:
-        """Change the target of Gibbs sweeps, if a sweep samples the variables with the labels."""
+        """Return the target of Gibbs sweeps, given the ``target`` with all variables fixed.
+
+        The result differs from ``target`` if a sweep samples the variables with the labels.
+        """
         return target
 
     def after_gibbs(self, joint: JointTarget, state: Partition) -> JointTarget:
@@ -185,7 +194,7 @@ class JointUpdate:
         """Integrate the variables of a new sample, such as its weight, out of a predictive cost.
 
         ``cost()`` returns nats (..., b), and ``cost(weights)`` nats (..., G, b) for scale weights
-        (G,). The result is such a function too.
+        (G,). The result is a function that returns nats (..., b) if it is called without weights.
         """
         return cost
 
@@ -224,7 +233,7 @@ class JointTarget:
 
     @property
     def max_clusters(self) -> jax.Array:
-        """Largest number of clusters."""
+        """Largest number of clusters that the target allows."""
         return self.partition.max_clusters
 
     @property
@@ -243,7 +252,7 @@ class JointTarget:
     # Targets with other values
 
     def with_update(self, update: JointUpdate, **changes: Any) -> JointTarget:
-        """Replace the update that has the same variables as ``update``, and other fields."""
+        """Replace the update of the variables of ``update``, and the fields in ``changes``."""
         updates = tuple(update if u.names == update.names else u for u in self.updates)
         return replace(self, updates=updates, **changes)
 
@@ -321,7 +330,10 @@ class JointTarget:
         return result
 
     def shortest_length(self, labels: jax.Array) -> jax.Array:
-        """Length of a partition (n',) under the most probable values of all variables."""
+        """Description length of a partition (n',) under the most probable values of all variables.
+
+        The update of the hyperparameters may integrate some variables out instead.
+        """
         first, *others = self.updates
         result = self
         for update in reversed(others):
@@ -371,9 +383,10 @@ class JointTarget:
         return self.feature_costs(cells, x, group) + self.partition.joining(cells, x, group)
 
     def left_out_costs(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
-        """Minus the log density (K, n') of the features of each sample, if it is in each cluster.
+        """Minus the log density (K, n') of the features of every sample in every cluster.
 
-        The density is conditional on the features and the labels (n',) of all other samples.
+        The density of a sample is conditional on the features and the labels (n',) of all other
+        samples.
         """
         cost = partial(self.likelihood.left_out_costs, self.partition, cells, labels)
         return self._integrate(cost)() - self.transform_rows(self.rows)[1]
@@ -386,9 +399,9 @@ class JointTarget:
 
 @jit_by_size()
 def begin_joint(target: JointTarget) -> JointTarget:
-    """Condition the target on the initial values of its own updates.
+    """Condition the target on the initial values of the variables of its updates.
 
-    This computes all statistics and codes, which are not consistent before.
+    Without this call, statistics and codes of a new target do not agree with the variables.
     """
     return target.condition(target.draw())
 
@@ -398,20 +411,21 @@ class JointKernel(CollapsedKernel):
     """MCMC kernel: collapsed moves over partitions, followed by the updates of a `JointTarget`."""
 
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain with initial labels (n',)."""
+        """Initial state of one chain, given labels (n',) of n' samples with padding."""
         key, update_key = jax.random.split(key)
         target = target.resample(labels, update_key)
         return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain with initial labels (n',) and the initial values of all variables.
+        """Initial state of one chain, given labels (n',) and the initial values of all variables.
 
-        Unlike `begin`, it does not resample the variables: that program takes long to compile.
+        Unlike `begin`, this method does not resample the variables, since a program that resamples
+        them takes long to compile.
         """
         return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def step(self, target: Any, state: ChainState) -> ChainState:
-        """Next state of one chain: a Gibbs sweep, splits and merges, and all updates."""
+        """Make one iteration of one chain: a Gibbs sweep, split-merge moves, and all updates."""
         key, parameter_key, gibbs_key, jump_key, update_key = jax.random.split(state.rng_key, 5)
         target, labels = target.condition(state.draw), state.draw["labels"]
         sweep_target = target.gibbs_target(target.cells(labels), parameter_key)

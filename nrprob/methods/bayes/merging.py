@@ -77,9 +77,10 @@ def build_merge_trees(
 def _evaluate_in_blocks(
     program: Any, target: Any, draws: dict[str, np.ndarray], components: Draws
 ) -> Any:
-    """Evaluate a compiled program for blocks of draws.
+    """Evaluate ``program(target, draws)`` in blocks of draws.
 
-    Results (S, K, ...) become rows, one per component, draw after draw.
+    The results have the shape (S, K, ...), for S draws and K slots. The function returns arrays
+    with one row per occupied component, in the order of the draws.
     """
     draws, target = compact_draws(draws, target)
     n_draws, parts = len(draws["labels"]), []
@@ -96,7 +97,10 @@ def _evaluate_in_blocks(
 
 @jit_by_size()
 def component_moments(target: JointTarget, draws: Draw) -> tuple[jax.Array, jax.Array | None]:
-    """Means (S, K, d) and covariances of the components of draws; see `Likelihood.moments`."""
+    """Posterior means (S, K, d) and covariances of the components of S draws.
+
+    `nrprob.methods.bayes.joint_target.Likelihood.moments` defines them.
+    """
 
     def moments(draw):
         given_draw = target.condition(draw)
@@ -107,7 +111,7 @@ def component_moments(target: JointTarget, draws: Draw) -> tuple[jax.Array, jax.
 
 @jit_by_size()
 def exchange_sums(target: Target, draws: Draw) -> jax.Array:
-    """Sums of exchange probabilities (S, K, K).
+    """Sums of exchange probabilities (S, K, K) of S draws with K slots for components.
 
     Entry (s, a, b) is the sum of p(z_i = b | z_-i, x) over the samples i of component a in draw s.
     """

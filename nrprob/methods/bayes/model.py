@@ -19,7 +19,13 @@ FIXED_CONCENTRATION, FIXED_CLASS_CONCENTRATION = 1.0, 0.5  # "auto", if they are
 
 
 class NewRows(NamedTuple):
-    """Statistics (b, p) of new samples of unknown class, and their known groups (b,)."""
+    """New samples of unknown class.
+
+    Attributes
+    ----------
+    x : (b, p) sufficient statistics of b samples
+    group : (b,) known groups of the samples
+    """
 
     x: Any
     group: Any
@@ -35,7 +41,8 @@ class MixtureModel:
     concentration, class_concentration : Dirichlet concentrations of cluster sizes and of the
         classes of a cluster; None if sampled. Models without sampled variables use 1 and 0.5
         instead of None, and normalised maximum likelihood has no concentration.
-    unordered : whether the prior treats clusters as a set; otherwise k clusters cost log k! nats
+    unordered : whether the prior treats clusters as a set; if False, the description length of k
+        clusters has log k! nats more
     """
 
     features: FeatureModel
@@ -45,7 +52,7 @@ class MixtureModel:
 
     @property
     def samples_parameters(self) -> bool:
-        """Whether variables are sampled jointly with the partition."""
+        """Whether variables such as hyperparameters are sampled jointly with the partition."""
         return isinstance(self.features, SampledGaussian)
 
     def statistics(
@@ -55,18 +62,25 @@ class MixtureModel:
         n_classes: int,
         design: Design | None = None,
     ) -> np.ndarray:
-        """Statistics (n, p) of samples and of their classes, which are -1 if unknown."""
+        """Sufficient statistics (n, p) of samples ``X`` (n, m), followed by one-hot classes.
+
+        ``codes`` (n,) are the classes, -1 where unknown, and ``design`` is the known structure.
+        """
         classes = (codes[:, None] == np.arange(n_classes)).astype(float)
         return np.concatenate([self.features.statistics(X, design), classes], 1)
 
     def new_rows(self, X: np.ndarray, n_classes: int, design: Design | None = None) -> NewRows:
-        """Statistics of samples (b, m) to be predicted, with their known structure."""
+        """Statistics and known groups of samples ``X`` (b, m) to be predicted."""
         x = self.statistics(X, np.full(len(X), -1), n_classes, design)
         group = np.zeros(len(x), np.int32) if design is None else design.codes
         return NewRows(np.concatenate([x, np.ones((len(x), 1))], 1), group)
 
     def _concentrations(self) -> tuple[float | None, float | None]:
-        """Initial or fixed concentrations of sizes and of classes."""
+        """Dirichlet concentrations of cluster sizes and of classes.
+
+        These are fixed values, or initial values of concentrations that are sampled. They are None
+        for normalised maximum likelihood.
+        """
         if self.features.energy == "nml":
             return None, None
         sizes, classes = self.concentration, self.class_concentration
@@ -83,11 +97,12 @@ class MixtureModel:
         max_clusters: int,
         design: Design | None = None,
     ) -> Any:
-        """Make the distribution over partitions of samples (n, m) with classes (n,).
+        """Make the posterior distribution over partitions of samples ``X`` (n, m).
 
-        Its terms are the codes of the features, of the sizes, of the classes, and of clusters
-        pooled over known groups. If variables are sampled jointly with the partition, a likelihood
-        replaces the code of the features.
+        The terms of the target are codes: of the features, of the cluster sizes, of the classes,
+        and of clusters pooled over known groups. If variables are sampled jointly with the
+        partition, a likelihood replaces the code of the features. ``codes`` (n,) are the classes,
+        -1 where unknown.
 
         Returns
         -------
@@ -130,9 +145,8 @@ class MixtureModel:
     ) -> MixtureTarget:
         """Make the distribution over mixtures with their parameters, for the six-move kernel.
 
-        ``X`` (n, m) are samples, and ``codes`` (n,) their classes.
-
-        Under the conjugate prior, integrating the parameters out gives the distribution `target`.
+        ``X`` (n, m) are the samples, and ``codes`` (n,) their classes, -1 where unknown. Under the
+        conjugate prior, integrating the parameters out gives the distribution `target`.
         """
         features: Any = self.features
         prior = features.mixture_prior(X)
@@ -147,9 +161,10 @@ class MixtureModel:
 
 
 def find_neighbours(X: np.ndarray) -> np.ndarray:
-    """Nearest neighbours (n, q) of samples (n, d), for split-merge moves.
+    """Indices (n, q) of the q nearest neighbours of samples ``X`` (n, d), for split-merge moves.
 
-    With more than `_MAX_SEARCHED` samples, candidates are that many evenly spaced samples.
+    If there are more than `_MAX_SEARCHED` samples, only that many evenly spaced samples may be
+    neighbours.
     """
     from sklearn.neighbors import NearestNeighbors
 

@@ -1,4 +1,4 @@
-"""Model and prior of `nrprob.MDLMixture`, from its parameters."""
+"""Make the model and the prior of `nrprob.MDLMixture` from the parameters of the constructor."""
 
 from __future__ import annotations
 
@@ -70,10 +70,11 @@ class ModelSettings(Inputs):
 
         Notes
         -----
-        With ``energy="nml"``, :math:`Q_k` is the share of the labelings without empty components in
-        the normalised maximum likelihood of k labels, and 1 with ``kernel="six-move"``. Before
-        `fit`, ``features="auto"`` means continuous features. The prior does not depend on the
-        values of the features, on classes or on known structure. The cost is O(n K) for each
+        With ``energy="nml"`` and ``kernel="collapsed"``, :math:`Q_k` is the share of the labelings
+        without empty components in the normalised maximum likelihood of k labels. With
+        ``energy="nml"`` and ``kernel="six-move"``, components may be empty, and :math:`Q_k` is 1.
+        Before `fit`, ``features="auto"`` means continuous features. The prior does not depend on
+        the values of the features, on classes or on known structure. The cost is O(n K) for each
         concentration.
 
         Examples
@@ -97,9 +98,9 @@ class ModelSettings(Inputs):
         )
 
     def _prior_concentrations(self) -> np.ndarray | None:
-        """Grid of the concentration, whose prior is uniform, or its fixed value.
+        """Values of the concentration of cluster sizes: a grid, or one fixed value.
 
-        It is None for normalised maximum likelihood.
+        None for normalised maximum likelihood, which has no concentration.
         """
         if self._resolve_energy() == "nml":
             return None
@@ -114,7 +115,7 @@ class ModelSettings(Inputs):
         return SIZE_VALUES if sampled else np.asarray([FIXED_CONCENTRATION])
 
     def _resolve_energy(self) -> str:
-        """Resolve ``energy="auto"``."""
+        """Value of the parameter ``energy``; "auto" is resolved by the kernel."""
         if self.energy != "auto":
             return self.energy
         return "conjugate" if self.kernel == "collapsed" else "nml"
@@ -132,7 +133,10 @@ class ModelSettings(Inputs):
         )
 
     def _feature_model(self, floor: float) -> FeatureModel:
-        """Make the model of the features of a cluster; ``floor`` is the variance floor of "nml"."""
+        """Make the model of the features of a cluster.
+
+        ``floor`` is the smallest standard deviation of a feature in a cluster, for "nml".
+        """
         if (make := _DISCRETE.get(self._features.features)) is not None:
             concentration = float(self.feature_concentration)
             return make(

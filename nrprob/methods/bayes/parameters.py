@@ -1,8 +1,8 @@
 """Parameters of the components of sampled partitions, and replicated data.
 
-Given the partition and the hyperparameters of a draw, all priors are conjugate, so that the
-parameters are sampled independently for every draw. Shapes: S draws, K slots of components, L known
-groups or covariates, n samples, d features; others as in `nrprob.methods.bayes`.
+Given the partition and the hyperparameters of a draw, all priors are conjugate. So the parameters
+are sampled independently for every draw. Shapes: S draws, K slots of components, L known groups or
+covariates, n samples, d features; others as in `nrprob.methods.bayes`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Parameters(NamedTuple):
         independent features, or (S, 1, d, d) if all components share one covariance; else None
     effects : (S, L, d) offsets of known groups, or coefficients of L covariates; None without known
         structure
-    probabilities : (S, L, K, d) probabilities of features that are counts or binary, for each of L
-        known groups; else None
+    probabilities : (S, L, K, d) probabilities of counts or binary features in every component and
+        every one of L known groups, L = 1 without groups; None for continuous features
     """
 
     sizes: Any
@@ -53,7 +53,7 @@ class Parameters(NamedTuple):
 
 
 def gaussian_likelihood(features: FixedGaussian, m: int) -> SeparateCovariances:
-    """Likelihood of m features under a conjugate prior with fixed hyperparameters."""
+    """Make the likelihood of ``m`` features under a conjugate prior with fixed hyperparameters."""
     freedom = 2 * features.shape - 2 or 1e-12
     values = (features.mean_precision, 1.0, 2 * features.scale / freedom, freedom)
     hyper = Hyperparameters(*(np.float64(value) for value in values))
@@ -67,12 +67,13 @@ def gaussian_likelihood(features: FixedGaussian, m: int) -> SeparateCovariances:
 def draw_parameters(
     model: MixtureModel, target: Any, draws: Draw, n_features: int, n_classes: int, key: jax.Array
 ) -> Parameters:
-    """Sample the parameters for draws, in the units of the features of the target.
+    """Sample the parameters of the components of S draws, for the features as in the target.
 
     Parameters
     ----------
-    model : model of the features
+    model : mixture model of the samples
     target : Target or JointTarget
+        Distribution that was sampled.
     draws : ``labels`` (S, n') and variables sampled jointly with them
     n_features, n_classes : d, and the number of classes C
     key : random key
@@ -167,7 +168,8 @@ def replicate(
     covariates : (n, Q) known covariates; None if there are none
     totals : (n,) numbers of tokens of the samples, for counts
     binary : whether features are binary
-    given_labels : whether samples have the components ``labels``; otherwise these are resampled
+    given_labels : whether samples have the components ``labels``; if False, the components are
+        sampled with the weights as probabilities
     rng : random number generator
     """
     s, n = labels.shape

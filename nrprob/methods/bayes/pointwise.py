@@ -34,7 +34,7 @@ _BLOCK = 1024  # samples at a time, to bound memory
 
 
 def unavailable(model: MixtureModel, n_groups: int = 1) -> str:
-    """Reason why a model has no pointwise log likelihood; "" if it has one.
+    """Reason why a model has no pointwise log likelihood; empty if the model has one.
 
     The reason names the setting of the model that causes it.
 
@@ -63,7 +63,11 @@ def unavailable(model: MixtureModel, n_groups: int = 1) -> str:
 
 @jit_by_size()
 def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
-    """Log likelihood (S, n') of every sample under every draw, with its label summed out.
+    """Log likelihood (S, n') of every sample under every draw.
+
+    The label of the sample is summed out.
+
+    The log likelihood is conditional on all other samples; see the module docstring.
 
     Parameters
     ----------
@@ -77,7 +81,7 @@ def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
 
 
 def log_likelihood_of_draw(target: Any, labels: jax.Array) -> jax.Array:
-    """Log likelihood (n',) of every sample under one draw.
+    """Log likelihood (n',) of every sample under one draw with labels (n',).
 
     The terms of a `Target` are the codes of the features, of the labels and, if there are classes,
     of the classes. A `JointTarget` has a likelihood instead of the first term.
@@ -126,11 +130,13 @@ def log_likelihood_of_draw(target: Any, labels: jax.Array) -> jax.Array:
 
 
 def left_out_costs(target: Target, cells: jax.Array, labels: jax.Array) -> jax.Array:
-    """Increase (K, b) of the terms of clusters if a sample joins each cluster of all other samples.
+    """Increase (K, b) of the code length if each of b samples joins each cluster of the others.
+
+    The code length is the sum of the terms of the target, without A(k).
 
     Parameters
     ----------
-    target : target whose ``x`` (b, p) and ``group`` (b,) belong to these b samples
+    target : target whose ``x`` (b, p) and ``group`` (b,) belong to the b samples
     cells : (groups, K, p) statistics of all samples
     labels : (b,) clusters of the samples
     """

@@ -1,4 +1,4 @@
-"""Predictions from draws of partitions."""
+"""Predict classes, clusters and densities of new samples from draws of partitions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Sampled(Clusterer):
         return X.toarray()
 
     def _check_coded(self, X: np.ndarray) -> None:
-        """Raise if the model of the features has no code for some samples."""
+        """Raise ValueError if the model of the features has no code for some samples."""
         self._features(X)
         if self._features.features != "multinomial":
             return
@@ -197,7 +197,11 @@ class Sampled(Clusterer):
         return float(self.score_samples(X, known=known).mean())
 
     def _average_draws(self, X: Any, known: Any, call: Callable[..., Any]) -> np.ndarray:
-        """Evaluate ``call(target, draws, n_draws, rows)`` for new samples, block by block."""
+        """Evaluate ``call(target, draws, n_draws, rows)`` for new samples ``X``, block by block.
+
+        ``rows`` are the `NewRows` of a block. Returns the results of all blocks in one array, along
+        the first axis.
+        """
         check_is_fitted(self)
         X, known = self._split_known(X, known)
         X = self._validate_rows(X, reset=False)
@@ -226,7 +230,7 @@ class Sampled(Clusterer):
         return np.concatenate(parts)
 
     def _pool_draws(self, *names: str) -> tuple[dict[str, np.ndarray], int]:
-        """Pool the draws over which predictions average.
+        """Pool draws of the variables ``names`` of all chains, for averages of predictions.
 
         Returns `MAX_DRAWS` draws, padded by copies of the last one, and the number without padding.
         """
@@ -257,7 +261,10 @@ class Sampled(Clusterer):
         return np.asarray(result)[:, :k]
 
     def _average_parameters(self, x: np.ndarray) -> jax.Array:
-        """Probabilities of the classes of new samples, from draws of the mixture parameters."""
+        """Probabilities (b, C) of the classes of new samples, from draws of mixture parameters.
+
+        ``x`` (b, p) are the statistics of the samples.
+        """
         draws, n_draws = self._pool_draws("weights", "means", "scales", "class_probs", "active")
         slots = np.arange(self._target.n_slots)  # draws are stored without surplus slots
         stored = slots < draws["active"].shape[1]

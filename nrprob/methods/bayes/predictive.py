@@ -33,18 +33,18 @@ class _Costs(NamedTuple):
 
 
 def condition(target: Any, draw: Draw) -> Any:
-    """Condition the target on the jointly sampled variables of a draw."""
+    """Condition a `JointTarget` on the variables of a draw; return other targets unchanged."""
     return target.condition(draw) if isinstance(target, JointTarget) else target
 
 
 def _class_code(target: Any) -> Any:
-    """Code of the classes."""
+    """Return the code of the classes, which is one of the terms of the target."""
     partition = target.partition if isinstance(target, JointTarget) else target
     return next(t.cost for t in partition.terms if getattr(t.cost, "single", False))
 
 
 def _without_coordination(target: Any) -> Any:
-    """Remove the code of clusters pooled over known groups, which is not part of a density."""
+    """Remove the code of clusters pooled over known groups, since it is not part of a density."""
     if isinstance(target, JointTarget):
         return target
     terms = (t for t in target.terms[2:] if getattr(t.cost, "single", False))
@@ -59,7 +59,10 @@ def _feature_costs(target: Any, cells: jax.Array, rows: NewRows) -> jax.Array:
 
 
 def _joining_costs(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Costs, jax.Array]:
-    """Costs of new samples in the clusters of labels (n',), and the cells of these clusters."""
+    """Return costs of new samples in the clusters of ``labels`` (n',), and cells of the clusters.
+
+    The cells (groups, K, p) are sums of statistics.
+    """
     cells = target.cells(labels)
     is_occupied = occupied(cells)
     k, n_slots = is_occupied.sum(), target.n_slots
@@ -84,7 +87,7 @@ def most_probable_clusters(target: Any, draws: Draw, rows: NewRows) -> jax.Array
 def class_probabilities(
     target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows, *, rule: str
 ) -> jax.Array:
-    """p(class | sample), averaged over draws of partitions.
+    """Probabilities of the classes of new samples, averaged over draws of partitions.
 
     Parameters
     ----------
@@ -125,12 +128,13 @@ def cluster_probabilities(
     *,
     rule: str,
 ) -> jax.Array:
-    """p(cluster of a reference partition | sample), averaged over draws of partitions.
+    """Probabilities (b, C) of reference clusters of new samples, averaged over draws.
 
     ``draws`` have the components ``labels`` (S, n') of the samples, and the ``clusters`` (S, n')
-    into which the components are merged. ``reference`` (n', C) are indicators of C reference
-    clusters. The probability of a component is divided among the reference clusters in proportion
-    to the samples that they share with the cluster of the component.
+    into which the components are merged; the first ``n_draws`` are used. ``reference`` (n', C) are
+    indicators of C reference clusters. The probability of a component is divided among the
+    reference clusters, in proportion to the samples that they share with the cluster of the
+    component. ``rule`` is as in `class_probabilities`.
     """
 
     def cluster_log_p(draw):
@@ -152,7 +156,7 @@ def cluster_probabilities(
 def mixture_probabilities(
     draws: dict[str, jax.Array], n_draws: jax.Array, x: jax.Array, *, rule: str
 ) -> jax.Array:
-    """p(class | sample) (b, C), averaged over draws of mixtures with their parameters.
+    """Probabilities (b, C) of the classes, averaged over draws of mixtures with their parameters.
 
     Parameters
     ----------
@@ -168,11 +172,11 @@ def mixture_probabilities(
 
 @jit_by_size()
 def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -> jax.Array:
-    """Log (b,) of the density p(sample), averaged over draws of partitions.
+    """Log predictive densities (b,) of new samples; the density is averaged over draws.
 
-    Under a draw the sample joins a cluster or a new cluster, with probabilities from the code of
-    the cluster sizes. Under normalised maximum likelihood, minus the log density of the features is
-    the increase of their code length.
+    Under a draw, a new sample joins a cluster of the draw or a new cluster, with probabilities from
+    the code of the cluster sizes. Under normalised maximum likelihood, the increase of the code
+    length of the features replaces minus their log density.
     """
 
     def log_density(draw):
@@ -192,9 +196,10 @@ def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -
 def _average_draws(
     log_p_of: Callable[[Any], jax.Array], draws: Any, n_draws: jax.Array, rule: str
 ) -> jax.Array:
-    """Average p (C, b) over draws, and normalise it.
+    """Average probabilities (C, b) of C categories of b samples over draws, and normalise them.
 
-    ``log_p_of`` returns log p (C, b) of a draw, jointly with the density of the sample.
+    ``log_p_of`` returns the log joint density (C, b) of category and sample under a draw. With the
+    ``rule`` "cond", the probabilities are normalised for each draw, before the average.
     """
 
     def take_draw(s):
@@ -221,8 +226,9 @@ def _average_draws(
 def leave_one_out(target: Target, draws: jax.Array) -> jax.Array:
     """Leave-one-out log p(class | features) (n',) of labelled samples; 0 for other samples.
 
-    Draws condition on all classes. The importance weights 1 / p(class | draw) remove the class of
-    the sample itself. So the result is the log of a harmonic mean over draws (S, n') of labels.
+    The draws are conditional on all classes. The importance weights 1 / p(class | draw) remove the
+    class of the sample. So the result is the log of a harmonic mean over ``draws`` (S, n') of
+    labels.
     """
     code = _class_code(target)
 

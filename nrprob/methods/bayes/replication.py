@@ -174,14 +174,17 @@ class Replicated(Sampled):
         return thin_indices(n_chains, total, int(n_draws) * n_chains)
 
     def _feature_names(self) -> list[Any]:
-        """Names of the features of the model, or their positions."""
+        """Names of the features that `fit` did not drop; positions if ``X`` has no names."""
         names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
         return list(np.asarray(names)[self._columns])
 
     def _sample_parameters(
         self, n_draws: Any, random_state: Any
     ) -> tuple[Parameters, dict[str, np.ndarray]]:
-        """Sample the parameters for evenly spaced draws; also return these draws (S, ...)."""
+        """Sample the parameters for ``n_draws`` evenly spaced draws of each chain.
+
+        Also returns the variables of these draws, by name, of shape (S, ...).
+        """
         check_is_fitted(self)
         if self.energy_ == "nml":
             raise ValueError(
@@ -238,7 +241,10 @@ class Replicated(Sampled):
         return int(np.flatnonzero(used).max(initial=-1)) + 1
 
     def _invert_transformation(self, rows: np.ndarray, lambdas: np.ndarray) -> np.ndarray:
-        """Standardised features (S, n, d), from transformed features and lambdas (S, d)."""
+        """Invert the transformation of features ``rows`` (S, n, d), with ``lambdas`` (S, d).
+
+        The result (S, n, d) are standardised features.
+        """
         update = self._target.update_of("yeo_johnson_lambda")
         values, shift, spread = (
             np.asarray(a) for a in (update.values, update.shift, update.spread)

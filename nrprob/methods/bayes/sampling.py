@@ -80,7 +80,10 @@ class SampledChains(ModelSettings):
         return self
 
     def _run_chains(self, num_draws: int | None, deadline: float = np.inf) -> None:
-        """Run the chains to ``num_draws`` draws in total, or until convergence if this is None."""
+        """Run the chains to ``num_draws`` draws in total; if it is None, until convergence.
+
+        At the ``deadline``, a value of `time.monotonic`, a run until convergence stops.
+        """
         self.stopped_, self._diagnosed = "interrupted", None
         try:
             with progress_bar(self.verbose) as report:
@@ -109,7 +112,10 @@ class SampledChains(ModelSettings):
         return "max_samples" if affordable >= int(self.max_samples) else "max_memory"
 
     def _select_draws(self, draws: dict[str, np.ndarray], n_draws: int) -> dict[str, np.ndarray]:
-        """Select those of the first ``n_draws`` draws that do not count as warm-up."""
+        """Select those of the first ``n_draws`` draws that do not count as warm-up.
+
+        The arrays of the result have no padding of samples, and no surplus slots for components.
+        """
         run = self._run
         in_fit = min(n_draws, self._draws_of_fit)  # `extend` discards no further draws
         first = count_discarded(in_fit, run.n_warm, run.thinning) if self._run_until else 0
@@ -121,7 +127,10 @@ class SampledChains(ModelSettings):
         return draws
 
     def _select_components(self, n_draws: int) -> dict[str, np.ndarray]:
-        """Select draws after the warm-up; ``components`` are the labels before merging."""
+        """Select draws after the warm-up, and copy their labels to ``components``.
+
+        ``components`` remain the labels of the components when ``labels`` are merged to clusters.
+        """
         draws = self._select_draws(self._run.all_draws(), n_draws)
         return draws | {"components": draws["labels"], "n_components": draws["n_clusters"]}
 

@@ -51,7 +51,7 @@ _STATIC: dict[str, Any] = {"static": True}
 class _Fit(NamedTuple):
     """Regression of the features on the known structure and on the clusters.
 
-    Covariances of centres and known effects are relative to S.
+    Covariances of centres and known effects are relative to S. The module docstring defines roots.
 
     Attributes
     ----------
@@ -82,7 +82,10 @@ class _Fit(NamedTuple):
 
 
 class _Solution(NamedTuple):
-    """Regression as in `_Fit`, without the covariances of the coefficients."""
+    """Regression as in `_Fit`, without the covariances of the coefficients.
+
+    ``effects`` (L, d) are the posterior means of the known effects.
+    """
 
     scatter: jax.Array
     log_det: jax.Array
@@ -91,9 +94,10 @@ class _Solution(NamedTuple):
 
 
 def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Array:
-    """Sample roots R (..., d, d) of Wishart matrices R R', with scale matrices ``white' white``.
+    """Sample Wishart matrices R R', and return the matrices R (..., d, d).
 
-    ``freedom`` (...) are the degrees of freedom.
+    The scale matrices are W' W with the matrices ``white`` (..., d, d) as W, and ``freedom`` (...)
+    are the degrees of freedom.
     """
     gamma_key, normal_key = jax.random.split(key)
     d = white.shape[-1]
@@ -115,13 +119,13 @@ class SharedCovariance(JointCode):
     square : (d + Q, d + Q) weighted sum of the outer products of features and covariates
     hyperparameters : current values of kappa, omega, s and nu
     power : likelihood tempering exponent
-    n_features : d
+    n_features : number of features d
     weighted : whether samples have scale weights
-    n_covariates : Q
+    n_covariates : number of known covariates Q
     grouped : whether there are known groups
     root : (Q, Q) root of the covariance, relative to S, of the coefficients of covariates given S
         and all centres
-    log_det : log determinant of the inverse of this covariance
+    log_det : log determinant of the inverse of the covariance of which ``root`` is the root
     """
 
     square: jax.Array
@@ -145,7 +149,7 @@ class SharedCovariance(JointCode):
 
     @property
     def _end(self) -> int:
-        """Number of features and covariates."""
+        """Number d + Q of features and covariates."""
         return self.n_features + self.n_covariates
 
     @property
@@ -159,7 +163,10 @@ class SharedCovariance(JointCode):
         return self.n_covariates > 0 or self.grouped
 
     def _offsets(self, effects: jax.Array, rows: jax.Array, group: jax.Array) -> jax.Array:
-        """Offsets (b, d) of samples (b, d + Q) of groups (b,), from known effects (L, d)."""
+        """Offsets (b, d) of samples due to the known effects (L, d).
+
+        ``rows`` (b, d + Q) are features and covariates, and ``group`` (b,) the known groups.
+        """
         if self.n_covariates:
             return rows[..., self.n_features : self._end] @ effects
         return effects[group]
@@ -171,11 +178,17 @@ class SharedCovariance(JointCode):
         return self._mass(cells)[..., None] * effects[:, None]
 
     def _mass(self, statistics: jax.Array) -> jax.Array:
-        """Sum (...) of the scale weights, from statistics (..., p); without weights, the number."""
+        """Sums (...) of the scale weights, from statistics (..., p).
+
+        Without scale weights, these are the numbers of samples.
+        """
         return statistics[..., self._end if self.weighted else -1]
 
     def _split_rows(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Unweighted features and covariates (b, d + Q) of samples (b, p), and weights (b,)."""
+        """Split statistics ``x`` (b, p) into features and covariates (b, d + Q), and weights (b,).
+
+        The features and covariates are divided by the weights.
+        """
         weight, rows = self._mass(x), x[:, : self._end]
         return unweighted(rows, weight) if self.weighted else rows, weight
 
@@ -189,7 +202,7 @@ class SharedCovariance(JointCode):
         return jnp.concatenate([features * self._mass(x)[:, None], x[:, self.n_features :]], 1)
 
     def _fit(self, cells: jax.Array) -> _Fit:
-        """Fit the regression to cells (groups, K, p), with covariances of the coefficients."""
+        """Fit the regression to ``cells`` (groups, K, p), with covariances of the coefficients."""
         d, (kappa, omega, s, nu) = self.n_features, self.hyperparameters
         n, sums = self.power * self._mass(cells), self.power * cells[..., :d]
         scatter = s * nu * jnp.eye(d) + self.power * self.square[:d, :d]
@@ -217,11 +230,12 @@ class SharedCovariance(JointCode):
         return _Fit(scatter, log_det, alone, between, half.T @ right, half, root)
 
     def _levels(self, fit: _Fit, rows: jax.Array, group: jax.Array) -> tuple[jax.Array, ...]:
-        """Posterior of the offsets of samples (b, d + Q), per level.
+        """Posterior of the offsets of samples due to known effects, for each level.
 
-        A level is a known group, or one sample if there are covariates. Returns the means of the
-        offsets (levels, d), the fitted values (levels, K) of the regression `_Fit.between`, the
-        variances of the offsets given the centres (levels,), and the level (b,) of each sample.
+        A level is a known group; if there are covariates, each sample is a level. ``rows``
+        (b, d + Q) are features and covariates. Returns the means (levels, d) of the offsets, and
+        the fitted values (levels, K) of the regression `_Fit.between`. Also returns the variances
+        (levels,) of the offsets given the centres, relative to S, and the levels (b,) of samples.
         """
         if not self.n_covariates:
             return fit.effects, fit.between, jnp.square(fit.root), group
@@ -231,11 +245,11 @@ class SharedCovariance(JointCode):
         return covariates @ fit.effects, covariates @ fit.between, spread, levels
 
     def _solve(self, cells: jax.Array) -> _Solution:
-        """Solve the regression without covariances of the coefficients.
+        """Solve the regression on ``cells`` (groups, K, p), without covariances of coefficients.
 
         The update of the hyperparameters solves dozens of regressions. To save time, the method
-        eliminates first either the clusters or the known structure, so that it factors the smaller
-        matrix: (L, L) or (K, K).
+        first eliminates either the clusters or the known structure, and then factors the smaller of
+        two matrices: (L, L) or (K, K).
         """
         d, (kappa, omega, s, nu) = self.n_features, self.hyperparameters
         n_known = self.n_covariates or cells.shape[0]
@@ -315,8 +329,8 @@ class SharedCovariance(JointCode):
 
         Removing sample i is an update of rank one of the regression on all samples. C is the
         covariance of the coefficients, relative to S. u_i is the design vector of sample i, and u_c
-        is its design vector if it were in cluster c. m is its weight times the tempering exponent.
-        The covariance without the sample is
+        the design vector that sample i would have in cluster c. m is the scale weight of sample i
+        times the tempering exponent. Without sample i, the covariance of the coefficients is
 
             C + m C u_i u_i' C / (1 - m u_i' C u_i).
 
@@ -475,10 +489,10 @@ class SharedCovariance(JointCode):
     def _draw_parameters(
         self, cells: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Sample S, the centres and the known effects from their posterior.
+        """Sample S, the centres and the known effects from their joint posterior.
 
-        Returns a matrix R (d, d) with S^-1 = R R', and centres (K, d) and known effects (L, d)
-        multiplied by R.
+        Returns a matrix R (d, d) with S^-1 = R R'. Also returns the centres (K, d) and the known
+        effects (L, d), which are multiplied by R.
         """
         d = self.n_features
         wishart_key, centre_key, group_key = jax.random.split(key, 3)
@@ -525,7 +539,10 @@ class SharedCovariance(JointCode):
         )
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
-        """Nats (n',) that the code of `gibbs_target` omits, for samples of weight 1."""
+        """Nats (n',) that the code of `gibbs_target` omits, for samples of scale weight 1.
+
+        ``x`` (n', p) are the statistics of the samples in this target.
+        """
         return 0.5 * jnp.square(x[:, : self.n_features]).sum(1)
 
     def squared_distances(

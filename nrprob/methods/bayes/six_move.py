@@ -10,8 +10,8 @@ total number of units G.
    two components by +1 or -1 unit. So a weight between two points changes by 0 or 2 units, and its
    parity never changes.) "conjugate" samples all weights from a Dirichlet distribution.
 2. Labels of all rows given all other variables. "conjugate" proposes labels for blocks of rows. It
-   rejects the proposal of a block if it empties a component. This is valid since the proposal does
-   not depend on the current labels.
+   rejects a proposal that empties a component. This is valid since the proposal does not depend on
+   the current labels.
 3. Death and rebirth ("nml"). Components of at most one row propose new parameters from the base
    distribution. The acceptance probability is the ratio of likelihoods, not the new likelihood
    alone.
@@ -85,11 +85,11 @@ class SixMoveKernel(PartitionKernel):
     n_launch: int = 3
 
     def begin(self, target: MixtureTarget, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain with initial labels (n',), without empty components."""
+        """Initial state of one chain with labels (n',), without empty components."""
         return _begin(target, labels, key)
 
     def step(self, target: MixtureTarget, state: ChainState) -> ChainState:
-        """Next state of one chain."""
+        """Make one iteration of one chain, and return the next state."""
         key, now = jax.random.split(state.rng_key)
         mixture, cells, moves = self._sweep_once(target, _as_mixture(target, state.draw), now)
         return ChainState(_as_draw(target, mixture, cells), moves, key)
@@ -152,12 +152,15 @@ def _no_moves() -> Draw:
 
 
 def _sum_jumps(moves: Draw) -> Draw:
-    """Counts of pivot moves and launched moves together."""
+    """Sums of the counts of pivot moves and of launched moves, by direction and acceptance."""
     return {name: moves[f"pivot_{name}"] + moves[f"launched_{name}"] for name in _JUMPS}
 
 
 def _repeat_jump(target, move, mixture, cells, key, count):
-    """Propose a jump ``count`` times; also count proposals and acceptances in each direction."""
+    """Propose a split-merge or birth-death move ``count`` times.
+
+    Returns the mixture, the cells, and the numbers of proposals and acceptances by direction.
+    """
 
     def once(t, carry):
         mixture, cells, counts = carry
@@ -178,7 +181,7 @@ def _repeat_jump(target, move, mixture, cells, key, count):
 def share_units(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Move 1 of "nml": resample the units (K,) of the components, for random pairs of them."""
+    """Move 1 of "nml": resample the units of weight (K,) within random pairs of components."""
     order_key, unit_key = jax.random.split(key)
     slots = target.n_slots
     dtype = mixture.parts.dtype
@@ -286,8 +289,8 @@ def complete_mixture(
     """Sample the parameters of a mixture without empty components, given labels (n',).
 
     "conjugate" samples all parameters from their conditional distribution. "nml" samples means and
-    scales from the proposal distributions of move 5, with units nearly proportional to the numbers
-    of rows.
+    scales from the proposal distributions of move 5, and class probabilities as in move 6. The
+    units of weight are nearly proportional to the numbers of rows.
     """
     active = cells[:, -1] > 0.5
     if isinstance(target.prior, Box):
@@ -314,7 +317,10 @@ def complete_mixture(
 
 
 def _apportion_units(n: jax.Array, active: jax.Array, grid: jax.Array) -> jax.Array:
-    """Units (K,) of active components: at least 1, and nearly proportional to numbers of rows."""
+    """Units of weight (K,) of active components, nearly proportional to the numbers of rows ``n``.
+
+    Each active component has at least 1 unit of ``grid`` units in total.
+    """
     spare = grid - active.sum()
     parts = jnp.where(active, 1 + jnp.floor(spare * n / jnp.maximum(n.sum(), 1)), 0)
     return parts.at[jnp.argmax(parts)].add(grid - parts.sum())

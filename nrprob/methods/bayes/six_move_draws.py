@@ -97,7 +97,10 @@ def draw_transfer(
 
 
 class Box(NamedTuple):
-    """Bounds of the parameters, arrays (d,): log scales in [low, high], means in [left, right]."""
+    """Bounds (d,) of the parameters of each feature under "nml".
+
+    Log scales are in [low, high], and means in [left, right].
+    """
 
     low: jax.Array
     high: jax.Array
@@ -121,7 +124,10 @@ class Moments(NamedTuple):
 
 
 def cell_moments(cells: jax.Array, d: int) -> Moments:
-    """Moments of cells (m, p), whose statistics begin with sums of the d features and squares."""
+    """Moments of m components, from their statistics ``cells`` (m, p).
+
+    The statistics begin with the sums of the d features and the sums of their squares.
+    """
     n = cells[:, -1:]
     mean = cells[:, :d] / jnp.maximum(n, 1)
     squares = jnp.maximum(cells[:, d : 2 * d] - n * mean * mean, 0)
@@ -129,15 +135,18 @@ def cell_moments(cells: jax.Array, d: int) -> Moments:
 
 
 def _log_posterior(m: Moments, t: jax.Array) -> jax.Array:
-    """Log posterior density of log scales ``t`` up to a constant.
+    """Log posterior density of log scales ``t`` of components with moments ``m``.
 
-    The means are integrated out, as if they were not bounded; log scales have a flat prior.
+    The density is up to a constant. The means are integrated out as if they were not bounded. Log
+    scales have a flat prior.
     """
     return jnp.where(m.n > 0, -(m.n - 1) * t - 0.5 * m.squares * jnp.exp(-2 * t), 0)
 
 
 class _Law(NamedTuple):
-    """Distributions (m, d) whose log density is linear between equally spaced nodes.
+    """Proposal distributions of log scales, for m components and d features.
+
+    The log density is linear between equally spaced nodes.
 
     Attributes
     ----------
@@ -171,7 +180,10 @@ def _proposal_law(m: Moments, box: Box) -> _Law:
 
 
 def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
-    """Log proposal density of log scales (m, d): a mixture of ``law`` and a uniform density."""
+    """Log proposal density (m, d) at log scales ``t`` (m, d).
+
+    The proposal distribution is a mixture of ``law`` and a uniform distribution.
+    """
     position = (t - law.start) / law.step
     hat = jnp.maximum(1 - jnp.abs(position[..., None] - np.arange(_CELLS + 1)), 0)
     value = (hat * law.values).sum(-1) - jnp.log(law.masses.sum(-1) * law.step)
@@ -181,7 +193,10 @@ def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
 
 
 def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
-    """Sample log scales (m, d) from an approximation of their posterior."""
+    """Sample log scales (m, d) of components with moments ``m``, approximately from the posterior.
+
+    The means are integrated out.
+    """
     shape = m.squares.shape
     # The four variates are on the last axis. So with more components, the variates of the first
     # components stay the same.
@@ -200,7 +215,10 @@ def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
 
 
 def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
-    """Sample means (m, d) given log scales, from Gaussian distributions truncated to the box."""
+    """Sample means (m, d) of components with moments ``m``, given their log scales (m, d).
+
+    The distributions are Gaussian, truncated to the box.
+    """
     u = uniform(key, m.mean.shape, m.mean.dtype)
     unit, below, width = _truncated_mass(m, log_scales, box)
     # `erf_inv` is infinite at -1 and 1.
@@ -223,12 +241,12 @@ def _truncated_mass(m: Moments, log_scales: jax.Array, box: Box) -> tuple[jax.Ar
 
 
 def log_evidence(m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
-    """Log importance weights (m, d) of sampled parameters.
+    """Log importance weights (m, d) of a sampled mean and log scale per component and feature.
 
-    The weight is likelihood times prior density over proposal density. The prior is flat in the
-    box, for means and log scales. Proposals are from `draw_scales` and `draw_means`. The
-    expectation of the weight is the marginal likelihood. Means cancel, since they are sampled from
-    their conditional distribution.
+    The weight is likelihood times prior density over proposal density. The prior of means and log
+    scales is uniform in the box. Proposals are from `draw_scales` and `draw_means`. The expectation
+    of the weight is the marginal likelihood. The weight does not depend on the means, since these
+    are sampled from their conditional distribution.
     """
     size = jnp.log(box.high - box.low)
     inside = 0.5 * _truncated_mass(m, log_scales, box)[2]

@@ -58,7 +58,7 @@ def log_ratio(terms: LogRatio) -> jax.Array:
 
 
 class Jump(NamedTuple):
-    """Result of a proposal.
+    """State after a proposed jump, and whether the jump was accepted.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Jump(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """Components to merge, or component to split.
+    """The two components that a jump merges, or the component that it splits.
 
     Attributes
     ----------
@@ -94,17 +94,17 @@ class _Pair(NamedTuple):
 
 
 class _Parameters(NamedTuple):
-    """Means and log scales of components."""
+    """Means (m, d) and log scales (m, d) of the features of m components."""
 
     means: jax.Array
     log_scales: jax.Array
 
 
 def describe_components(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> _Parameters:
-    """Means and log scales (m, d) of m components with statistics (m, p).
+    """Means and log scales (m, d) of m components with statistics ``cells`` (m, p).
 
-    "nml" samples them. "conjugate" integrates them out and needs them only to choose splits, so
-    that they are maximum-likelihood estimates.
+    For "nml", means and log scales are sampled. For "conjugate", they are maximum-likelihood
+    estimates, which only serve to choose splits.
     """
     m = cell_moments(cells, target.n_features)
     if isinstance(target.prior, Box):
@@ -189,20 +189,20 @@ def _accept_or_reject(
 
 
 def _choose_active(active: jax.Array, u: jax.Array) -> jax.Array:
-    """Choose one of the active slots by a uniform variate."""
+    """Choose one of the active slots (K,) at random, by a uniform variate ``u``."""
     order = jnp.cumsum(active)
     return jnp.argmax(active & (order > jnp.floor(u * order[-1]))).astype(jnp.int32)
 
 
 def _nearest_component(means: jax.Array, active: jax.Array, slot: jax.Array) -> jax.Array:
-    """Nearest other active slot, by Euclidean distance."""
+    """Active slot other than ``slot`` with the nearest mean, by Euclidean distance."""
     away = jnp.square(means - means[slot]).sum(-1)
     other = active & (jnp.arange(active.size) != slot)
     return jnp.argmin(jnp.where(other, away, jnp.inf)).astype(jnp.int32)
 
 
 def _feature_column(target: MixtureTarget, which: jax.Array) -> jax.Array:
-    """Column (n',) of the features; a product is faster than indexing."""
+    """Values (n',) of feature ``which`` of all rows; a product is faster than indexing."""
     d = target.n_features
     return target.x[:, :d] @ (jnp.arange(d) == which).astype(target.x.dtype)
 
@@ -212,7 +212,7 @@ def _free_slot(active: jax.Array) -> jax.Array:
 
 
 def _up_probability(k: jax.Array, most: jax.Array) -> jax.Array:
-    """Probability of proposing a split or birth; k components, of at most ``most``."""
+    """Probability of proposing a split or birth, given ``k`` components of at most ``most``."""
     return jnp.where(k <= 1, 1.0, jnp.where(k >= most, 0.0, 0.5))
 
 
@@ -472,7 +472,11 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
 
 
 def _plug_in(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> jax.Array:
-    """Coefficients (K, p) of the log density, with estimates for integrated-out parameters."""
+    """Coefficients (K, p) of the log density of a row in each component, from estimates.
+
+    The parameters that the sampler integrates out are estimated from the statistics ``cells``
+    (K, p). The weights of the components are the numbers of their rows.
+    """
     d = target.n_features
     n = cells[:, -1]
     a = target.class_concentration + cells[:, 2 * d : 2 * d + target.n_classes]

@@ -58,7 +58,9 @@ class Conjugate(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """A mixture with K slots for components; values in inactive slots are arbitrary.
+    """State of the six-move sampler: a mixture with K slots for components.
+
+    Values in inactive slots are arbitrary.
 
     Attributes
     ----------
@@ -79,7 +81,7 @@ class Mixture(NamedTuple):
 
 @node
 class MixtureTarget:
-    """Distribution over mixtures; see `make_mixture_target`.
+    """Target distribution over mixtures with their parameters; see `make_mixture_target`.
 
     Attributes
     ----------
@@ -88,7 +90,7 @@ class MixtureTarget:
     grid : sum of `Mixture.parts` over the components: G units for "nml", else 1
     class_concentration : Dirichlet concentration of the prior of the class probabilities
     classes : code of the classes of a component's rows, with their probabilities integrated out
-    n_features, n_classes : d and C
+    n_features, n_classes : number of features d, and number of classes C
     """
 
     partition: Target
@@ -111,17 +113,17 @@ class MixtureTarget:
 
     @property
     def n_slots(self) -> int:
-        """Number of slots K."""
+        """Number of slots K for components."""
         return self.partition.n_slots
 
     @property
     def max_clusters(self) -> jax.Array:
-        """Largest number of components."""
+        """Largest number of components that the target allows."""
         return self.partition.max_clusters
 
     @property
     def box(self) -> Box:
-        """Bounds of the parameters of "nml"."""
+        """Bounds of the parameters; only defined for "nml"."""
         assert isinstance(self.prior, Box)
         return self.prior
 
@@ -138,7 +140,8 @@ class MixtureTarget:
     def coefficients(self, mixture: Mixture) -> jax.Array:
         """Coefficients (K, p) of the log density of a row in every component; always finite.
 
-        log w_j + log N(x; mu_j, s_j) + log pi_j(y) is linear in the statistics of the row.
+        The log density log w_j + log N(x; mu_j, s_j) + log pi_j(y) of a row with features x and
+        class y is linear in the p statistics of the row.
         """
         t = mixture.log_scales
         inverse = jnp.exp(-2 * t)
@@ -148,7 +151,7 @@ class MixtureTarget:
         return jnp.concatenate([*parts, constant[:, None]], -1)
 
     def length(self, mixture: Mixture, cells: jax.Array) -> jax.Array:
-        """L of a mixture and the statistics (K, p) of its components, in nats."""
+        """Length L of a mixture in nats; ``cells`` (K, p) are the statistics of its components."""
         log_p = (self.coefficients(mixture) * cells).sum(-1)
         k = mixture.active.sum()
         return self.sizes[k] - jnp.where(mixture.active, log_p, 0).sum()
@@ -295,21 +298,24 @@ def _make_box(X: np.ndarray, low: Any, high: Any, mean_range: Any) -> Box:
 
 
 def log_joint(draw: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """Log density of new rows and their classes under one draw.
+    """Log density of new rows with each class, under one draw.
 
-    ``log p(x, y | draw) = log sum_j w_j N(x; mu_j, s_j) pi_j(y)``. The average of p(x, y | draw)
-    over draws, normalised over y, is the prediction (Yin, 2007, (4.9), including the weights
-    ``p(x | draw)``).
+    ``log p(x, y | draw) = log sum_j w_j N(x; mu_j, s_j) pi_j(y)``, for features x and class y. The
+    sum is over the components j, with weights w_j, means mu_j, scales s_j and class probabilities
+    pi_j. The average of p(x, y | draw) over draws, normalised over y, is the prediction (Yin, 2007,
+    (4.9), including the weights ``p(x | draw)``).
 
     Parameters
     ----------
     draw : dict of arrays
         Weights (K,), means and scales (K, d), class_probs (K, C) and active (K,).
     x : array of shape (rows, d)
+        Features of the new rows.
 
     Returns
     -------
     array of shape (rows, C)
+        Log densities of the rows with each of the C classes.
     """
     scales = draw["scales"]
     away = (x[:, None] - draw["means"]) / scales

@@ -1,4 +1,4 @@
-"""Initial partitions of chains: dispersed, from runs on a subsample, or given labels."""
+"""Initial partitions of MCMC chains: dispersed, from runs on a subsample, or given as labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _PART = 4096  # number of samples that one call of a compiled program assigns to
 
 
 def check_init(name: str, value: Any) -> None:
-    """Raise ValueError unless ``value`` is an allowed word or an array of labels."""
+    """Raise ValueError unless ``value`` is one of `WORDS`, or labels of one or more partitions.
+
+    ``name`` is the name of the parameter in the message.
+    """
     if isinstance(value, str):
         check_choice(name, value, WORDS, "or labels")
         return
@@ -47,7 +50,10 @@ def check_init(name: str, value: Any) -> None:
 
 
 def read_labels(init: Any, n: int, n_chains: int, max_clusters: int) -> np.ndarray:
-    """Initial labels (n_chains, n): chains use the clusterings of ``init`` in turn."""
+    """Initial labels (n_chains, n) of ``n`` samples, from the partitions in ``init``.
+
+    ``init`` has the shape (n,) or (n_starts, n). Chains use its partitions in turn.
+    """
     labelings = np.atleast_2d(np.asarray(init))
     if labelings.shape[1] != n:
         raise ValueError(
@@ -77,11 +83,12 @@ def labels_by_subsample(
     key: jax.Array,
     random: np.random.RandomState,
 ) -> np.ndarray:
-    """Initial labels (n_chains, n) of all samples, from dispersed chains on a subsample.
+    """Initial labels (n_chains, n) of all samples ``X`` (n, d), from chains on a subsample.
 
-    After ``n_steps`` iterations, each sample outside the subsample joins its most probable cluster.
-    The subsample contains at least one sample of each known group. Samples with a class are chosen
-    first, up to half of the subsample.
+    The chains begin dispersed. After ``n_steps`` iterations, each sample outside the subsample
+    joins its most probable cluster. The subsample contains at least one sample of each known group.
+    Samples with a known class are chosen first, up to half of the subsample. ``codes`` (n,) are the
+    classes, -1 where unknown, and ``design`` is the known structure.
     """
     n = len(X)
     classed = np.flatnonzero(codes >= 0)
@@ -118,7 +125,7 @@ def labels_by_subsample(
 def begin_at_labels(
     kernel: PartitionKernel, target: Any, labels: np.ndarray, key: jax.Array
 ) -> ChainState:
-    """States of chains with initial labels (n_chains, n)."""
+    """Initial states of the chains, given the initial labels (n_chains, n) of n samples."""
     n_chains, n = labels.shape
     wide = np.pad(labels, ((0, 0), (0, target.x.shape[0] - n)))
     return begin_at(kernel, target, jnp.asarray(wide), jax.random.split(key, n_chains))

@@ -1,10 +1,10 @@
-r"""Rule that stops chains once label-invariant quantities have converged.
+"""Rule that stops chains once label-invariant quantities have converged.
 
-The rule is checked after 500, 1,000, 2,000, ... draws of each chain. The numbers double, so that
-there are few checks, which bias the result little. A quantity has converged if its rank-normalised
-R-hat is below 1.01 and its bulk effective sample size is at least 400 (Vehtari, Gelman, Simpson,
-Carpenter and Buerkner, 2021). The log density needs a tail effective sample size of at least 100 as
-well.
+The rule is checked after 500, 1,000, 2,000, ... draws of each chain. The numbers double, so there
+are few checks, and the checks bias the result little. A quantity has converged if its
+rank-normalised R-hat is below 1.01 and its bulk effective sample size is at least 400 (Vehtari,
+Gelman, Simpson, Carpenter and Buerkner, 2021). The log density needs a tail effective sample size
+of at least 100 as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def look_sizes(max_samples: int) -> Iterator[int]:
 
 
 def count_discarded(n_draws: int, n_warm: int, thinning: int) -> int:
-    """Number of draws of each chain, of ``n_draws``, that count as warm-up.
+    """Number of draws of each chain, out of ``n_draws``, that count as warm-up.
 
     The first half of all iterations is warm-up, of which ``n_warm`` were before the first draw.
     Above `_LAST_RESTART` draws, the number stays the same.
@@ -133,7 +133,7 @@ def _summarise_traces(traces: dict[str, np.ndarray]) -> pd.DataFrame:
 
 
 def _partition_traces(labels: np.ndarray, reference: np.ndarray) -> dict[str, np.ndarray]:
-    """Traces (chain, draw) of quantities of the clusters.
+    """Traces (chain, draw) of two label-invariant quantities of ``labels`` (chain, draw, n).
 
     They are the share of the largest cluster, and the variation of information to ``reference``
     (n,).

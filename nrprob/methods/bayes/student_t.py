@@ -4,14 +4,14 @@ Sample i of cluster c has the error
 
     e_i ~ N(0, S_c / w_i),   w_i ~ Gamma(f / 2, rate f / 2),
 
-where S_c is the covariance of the cluster, so that e_i is t distributed with f degrees of freedom.
+where S_c is the covariance of the cluster. Hence e_i is t distributed with f degrees of freedom.
 The gamma distribution is discretised on a grid of values of w. Each grid value has the probability
 of all w that are nearer to it, in logarithms, than to the other grid values. So cluster and weight
 of a sample can be sampled together. f is sampled from a grid as well, on which infinity means
 Gaussian errors. An outlier then has a small w instead of a separate cluster.
 
-Given the weights, the likelihood is the likelihood of weighted samples. The update first samples
-centres and covariances, then f with all weights summed out, then the weights.
+Given the weights, the likelihood is the likelihood of weighted samples. The update samples first
+centres and covariances, then f with all weights summed out, and then the weights.
 """
 
 from __future__ import annotations
@@ -114,11 +114,14 @@ class ScaleWeightUpdate(JointUpdate):
         return replace(self, which=which).with_versions(target, version.astype(jnp.int32))
 
     def _normalisation(self, likelihood: Likelihood) -> jax.Array:
-        """Nats (G,) of the factors w^(d/2), which likelihoods of weighted samples omit."""
+        """Nats (G,) of the factors w^(d/2) of the density, for each grid value w.
+
+        Likelihoods of weighted samples omit these factors.
+        """
         return -0.5 * likelihood.power * likelihood.n_features * jnp.log(self.values)
 
     def nats(self, target: JointTarget) -> jax.Array:
-        """Minus the log prior probability of the weights, plus nats that the likelihood omits."""
+        """Minus the log prior probability of the weights, minus the logs of the factors w^(d/2)."""
         nats = (self._normalisation(target.likelihood) - self.log_mass[self.which])[self.version]
         return jnp.where(target.x[:, -1] > 0, nats, 0).sum()
 
@@ -143,7 +146,7 @@ class ScaleWeightUpdate(JointUpdate):
 
 
 def make_scale_weights(n_rows: int) -> ScaleWeightUpdate:
-    """Make the Gibbs update of scale weights, which are initially 1."""
+    """Make the Gibbs update of the scale weights of ``n_rows`` samples, which are initially 1."""
     version = np.full(n_rows, np.flatnonzero(VALUES == 1)[0], np.int32)
     arrays = VALUES, FREEDOMS, log_masses(VALUES, FREEDOMS)
     values, freedoms, masses = map(jnp.asarray, arrays)

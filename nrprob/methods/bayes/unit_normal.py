@@ -1,4 +1,7 @@
-"""Code of Gaussian clusters with identity covariance, for Gibbs sweeps given a covariance."""
+"""Code of Gaussian clusters with identity covariance.
+
+Gibbs sweeps use this code if the covariance is sampled, on features that it whitens.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,21 @@ _STATIC: dict[str, Any] = {"static": True}
 
 @node
 class UnitNormal:
-    """Code of samples with covariance I about a centre from N(0, I / kappa).
+    """Code of a Gaussian cluster with covariance I, and a centre from N(0, I / kappa).
 
-    Up to a constant per sample, the code is
+    Up to a constant per sample, the code length of the cluster is
 
         d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n)).
 
     Here n is the number of samples, or the sum of their scale weights, and ``sum`` the weighted sum
-    of their d features. Both are multiplied by the tempering exponent ``power``.
+    of their d features. n and ``sum`` are multiplied by the tempering exponent ``power``.
 
     Attributes
     ----------
     kappa : precision of the prior of the centre
     power : likelihood tempering exponent
-    n_features : d
-    mass : position of n in the statistics; -1 without scale weights
+    n_features : number of features d
+    mass : index of n among the statistics of a cluster; -1 without scale weights
     """
 
     sends: ClassVar[frozenset[str]] = frozenset({"data", "parameters"})
@@ -40,13 +43,13 @@ class UnitNormal:
     mass: int = field(default=-1, metadata=_STATIC)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Code length of statistics (..., p), in nats."""
+        """Code lengths (...) in nats of clusters with statistics ``cell`` (..., p)."""
         d, cell = self.n_features, self.power * cell
         n = self.kappa + cell[..., self.mass]
         return 0.5 * (d * jnp.log(n / self.kappa) - jnp.square(cell[..., :d]).sum(-1) / n)
 
     def prepare_join(self, cells: jax.Array) -> Any:
-        """Precompute the terms of cells (p, K) that `join_costs` needs."""
+        """Precompute the terms that `join_costs` needs, from statistics (p, K) of K clusters."""
         d, cells = self.n_features, self.power * cells
         n, more = self.kappa + cells[self.mass], self.power
         square = jnp.square(cells[:d]).sum(0)
@@ -56,7 +59,10 @@ class UnitNormal:
         return more * cells[:d] / (n + more), 0.5 * constant, 0.5 * more**2 / (n + more)
 
     def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
-        """Increase (K, b) of the code length if samples (p, b) join each cluster, in nats."""
+        """Increase (K, b) of the code length, in nats, if samples (p, b) join each cluster.
+
+        ``prepared`` are the terms from `prepare_join`.
+        """
         if self.mass >= 0:
             return self._join_weighted(prepared, row)
         slope, constant, curvature = prepared

@@ -51,8 +51,8 @@ def yeo_johnson(x: jax.Array, power: jax.Array) -> jax.Array:
 def inverse_yeo_johnson(t: np.ndarray, power: np.ndarray, limit: np.ndarray) -> np.ndarray:
     """Inverse of the Yeo-Johnson transform with lambda ``power``, clipped to +-``limit``.
 
-    Transforms with a lambda outside of [0, 2] are bounded on one side, so that some t have no
-    inverse. These get the limit.
+    Transforms with a lambda outside of [0, 2] are bounded on one side. Values t beyond this bound
+    have no inverse; the result for them is the limit.
     """
     side = np.where(t >= 0, power, 2 - power)
     flat = np.abs(side) < 1e-12

@@ -1,4 +1,4 @@
-"""Base class of the information bottlenecks: features, solver and temperatures."""
+"""Base class of the information bottleneck estimators: features, solver and temperatures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nrprob.settings import standard
 
 
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
-    """Clusterer whose objective contains a compression term.
+    """Base class of clusterers whose objective contains a compression term.
 
     The term is [alpha H(C) - H(C|X)] / beta, for clusters C, rows X, the inverse temperature beta
     and the compression alpha. With alpha = 1, it is the mutual information I(C;X) / beta.
@@ -43,7 +43,7 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
         ----------
         beta : fixed inverse temperature; None to anneal it to infinity
         compression : weight alpha of H(C)
-        quench : value for ``quench="auto"``
+        quench : value that replaces the parameter ``quench`` if this is "auto"
         """
         return Descent(
             solver=self.solver,
@@ -79,9 +79,10 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
             return fit_terms(self, seen)
 
     def stored_task(self, survey: Survey, fixed: np.ndarray | None) -> Task:
-        """Task of a fit to stored rows, with their known groups and an empty array of rows.
+        """Task of a fit to `nrprob.stored` rows: their known groups, and an empty array of rows.
 
-        ``fixed`` (n,) are the classes of labelled rows, else -1; None without labels.
+        ``survey`` describes the stored rows. ``fixed`` (n,) are the classes of the rows, -1 where
+        unknown; None without labels.
         """
         self._encoder = survey.encoder
         self._check_groups(survey.design)

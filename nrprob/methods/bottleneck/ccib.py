@@ -35,9 +35,9 @@ _MODELLED = "continuous covariates and multi='additive'"
 
 
 def residual_term(rows: Rows) -> Term:
-    """Half the within-cluster scatter of the residuals from the means of the known groups.
+    """Coordination term: half the within-cluster scatter of residuals from known-group means.
 
-    Features keep their common unit. Dividing each feature by its within-group standard deviation
+    The features are not rescaled. Dividing each feature by its within-group standard deviation
     would amplify the noise of the features that the known groups explain best.
     """
     totals = rows.totals()
@@ -51,10 +51,11 @@ def residual_term(rows: Rows) -> Term:
 
 
 def weight_rule(coordination: str, automatic: bool, weight: jax.Array) -> WeightRule:
-    """Rule that gives the weights (2,) of the conditional and of the coordination term.
+    """Function that maps the leading curvatures (2,) of two terms to their weights (2,).
 
-    A weight that the user sets for marginal coordination is constant. All other weights of the
-    coordination term depend on the leading curvatures of the two terms.
+    The two terms are the conditional entropy and the coordination term. The first has weight 1. If
+    the user sets the weight of the coordination term, and the coordination is marginal, this weight
+    is constant. In all other cases, it depends on the curvatures.
 
     Parameters
     ----------
@@ -78,17 +79,17 @@ def weight_rule(coordination: str, automatic: bool, weight: jax.Array) -> Weight
 
 
 class ConditionalParameters(NamedTuple):
-    """Traced parameter ``weight`` of `ConditionalBottleneck`.
+    """Parameter ``weight`` of `ConditionalBottleneck`, which JAX traces.
 
-    It is the weight of a marginal coordination term. For residual coordination, it is the factor of
-    the ratio of curvatures that gives the weight.
+    For marginal coordination, ``weight`` is the weight of the coordination term. For residual
+    coordination, the weight of the term is ``weight`` times the ratio of the leading curvatures.
     """
 
     weight: Any
 
 
 class GLMParameters(NamedTuple):
-    """Traced parameters of `ModelBottleneck`.
+    """Parameters of `ModelBottleneck`, which JAX traces.
 
     Attributes
     ----------
@@ -106,7 +107,7 @@ class GLMParameters(NamedTuple):
 
 @dataclass(frozen=True)
 class ConditionalBottleneck:
-    """Objective n H(Y|C,Z) plus a weighted coordination of the clusters across known groups.
+    """Objective n H(Y|C,Z) plus a weighted coordination term across known groups.
 
     H(Y|C,Z) is the conditional entropy of the features Y given clusters C and known groups Z, and n
     the number of rows.
@@ -123,7 +124,7 @@ class ConditionalBottleneck:
     automatic: bool
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Build the problem from the rows."""
+        """Build the optimisation problem of the solvers for ``rows``."""
         conditional = feature_term(rows, self.features, by_group=True)
         if self.coordination == "residual":
             coordination = residual_term(rows)
@@ -135,10 +136,16 @@ class ConditionalBottleneck:
 
 @dataclass(frozen=True)
 class ModelBottleneck(ConditionalBottleneck):
-    """Conditional bottleneck with generalised linear models of the features on a design matrix."""
+    """Objective of `ConditionalBottleneck`, with generalised linear models of the features.
+
+    Minus the log likelihood of the models, which have one design matrix, replaces n H(Y|C,Z).
+    """
 
     def __call__(self, rows: Rows, settings: Settings) -> GLMProblem:  # type: ignore[override]
-        """Build the problem; residual coordination uses least-squares residuals."""
+        """Build the optimisation problem of the solvers for ``rows``.
+
+        Residual coordination uses the residuals of a least-squares regression on the design matrix.
+        """
         method, pooled = settings.method, rows
         if self.coordination == "residual":
             assert isinstance(rows.x, Dense)
@@ -358,7 +365,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
             )
 
     def stored_task(self, survey, fixed):
-        """Task of a fit to stored rows; ValueError for additive effects of known labelings."""
+        """Task of a fit to `nrprob.stored` rows; ValueError for additive effects of labelings."""
         if self.multi == "additive" and survey.design.kind == "labels":
             raise ValueError(
                 f"{_MODELLED} need rows in memory; got stored rows; use multi='product'"
@@ -415,7 +422,10 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
         return self
 
     def _glm_parameters(self, task: Task, weight: float) -> GLMParameters:
-        """Parameters of the generalised linear models, with a padded design matrix."""
+        """Parameters of the generalised linear models, with padded columns of the design matrix.
+
+        ``weight`` is the weight of the coordination, as in `ConditionalParameters`.
+        """
         matrix = task.design.matrix
         n, d = matrix.shape
         if (d - 1) * self.n_clusters >= n:
@@ -457,7 +467,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
         return cost
 
     def _model_costs(self, X, known) -> np.ndarray:
-        """Costs (n, k) in nats of new rows under the models of every cluster."""
+        """Costs (n, k) in nats of n new rows in k clusters, under the generalised linear models."""
         check_is_fitted(self)
         self._check_dense(X)
         family, weight = (

@@ -11,8 +11,9 @@ from their last values. Every step lowers
     sum over clusters, rows, features of  w loss(y; eta)  +  ridge / 2 sum of squared coefficients
 
 so the penalised free energy decreases at fixed temperature for any number of steps. Here y is the
-value of a feature and eta its linear predictor; the loss is minus the log likelihood up to a part
-that does not depend on eta. The mass w of a row in a cluster is its membership times its weight.
+value of a feature, and eta its linear predictor. The loss is minus the log likelihood, without a
+part that does not depend on eta. The mass w of a row in a cluster is the membership times the
+weight of the row.
 
 Sizes: N rows in B blocks of r rows; d columns of the design matrix; K clusters of a restart, and k
 clusters of all restarts together. The features are processed in C chunks of J features, one chunk
@@ -48,12 +49,13 @@ _MAX_PREDICTORS = 1 << 20  # maximum number of linear predictors in memory
 
 
 class ModelData(NamedTuple):
-    """Data of the models.
+    """Features, design matrix and ridge penalties of the generalised linear models of one fit.
 
     Attributes
     ----------
     y : (C, N, J) features, in chunks
-    used : (C, J) whether a feature varies and therefore has a model
+    used : (C, J) whether a feature has a model; a feature with constant value 0 (or 1, if
+        bernoulli) has none
     design : (N, d) design matrix with a first column of 1
     penalty : (d,) ridge penalty of every coefficient of a model
     base : (N,) part of minus the log likelihood of a row that does not depend on the coefficients
@@ -83,9 +85,9 @@ class ModelData(NamedTuple):
 
 
 def link_potential(features: str, eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cumulant function, mean and variance of a feature at the linear predictor ``eta``.
+    """Cumulant function, mean and variance of features at linear predictors ``eta``.
 
-    ``features`` is the name of the family of the features.
+    All three arrays have the shape of ``eta``. ``features`` is the name of the family.
     """
     return _link_of(features).potential(eta)
 
@@ -139,9 +141,9 @@ _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 def _solve_systems(h: jax.Array, g: jax.Array) -> jax.Array:
-    """Solve systems with positive definite matrices h (..., d, d) and right-hand sides g (..., d).
+    """Solve linear systems h x = g with positive definite matrices h (..., d, d).
 
-    The matrices are first scaled to unit diagonals.
+    ``g`` (..., d) are the right-hand sides. The matrices are first scaled to unit diagonals.
     """
     scale = 1 / jnp.sqrt(jnp.diagonal(h, axis1=-2, axis2=-1))
     jitter = 20 * jnp.finfo(h.dtype).eps * jnp.eye(h.shape[-1], dtype=h.dtype)
@@ -152,10 +154,10 @@ def _solve_systems(h: jax.Array, g: jax.Array) -> jax.Array:
 
 
 def _curvature_matrices(data: ModelData, weight: jax.Array) -> jax.Array:
-    """Second derivatives (k, J, d, d) of the summed loss by the coefficients of every model.
+    """Second derivatives (k, J, d, d) of the summed loss of every model by its coefficients.
 
-    ``weight`` (N, k, J) are masses times variances of the features. The axis J has length 1 if all
-    features have the same derivatives.
+    ``weight`` (N, k, J) are the masses of the rows times the variances of the features. The axis J
+    has length 1 if all features have the same derivatives.
     """
     n, d = data.design.shape
     squares = (data.design[:, :, None] * data.design[:, None]).reshape(n, d * d)
@@ -179,7 +181,7 @@ def _feature_losses(
 def _newton_step(
     features: str, sums: BlockSums, chunk_index: jax.Array, coef: jax.Array
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Damped Newton step of all models of a chunk.
+    """Damped Newton step of the coefficients of all models of a chunk of features.
 
     Parameters
     ----------
@@ -191,7 +193,7 @@ def _newton_step(
     Returns
     -------
     coef : (k, J, d) coefficients after the step
-    cost : (k,) their penalised cost, summed over the features of the chunk
+    cost : (k,) penalised cost of these coefficients, summed over the features of the chunk
     losses : for every record of ``sums``, the losses (N, k) of its rows
     """
     used, penalty = sums.blocks[0].used[chunk_index], sums.blocks[0].penalty
@@ -250,12 +252,14 @@ def _newton_step(
 def fit_models(
     features: str, sums: BlockSums, coef: jax.Array, n_steps: int = _NEWTON_STEPS
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Update the coefficients of all models by ``n_steps`` damped Newton steps.
+    """Update the coefficients ``coef`` (C, k, J, d) of all models by damped Newton steps.
+
+    The other arguments are as in `_newton_step`; ``n_steps`` is the number of steps.
 
     Returns
     -------
-    coef : (C, k, J, d) coefficients
-    cost : (k,) their penalised cost, summed over all features
+    coef : (C, k, J, d) coefficients after the steps
+    cost : (k,) penalised cost of these coefficients, summed over all features
     losses : for every record of ``sums``, the losses (N, k) of its rows
     """
 
@@ -273,9 +277,9 @@ def fit_models(
 
 
 def row_losses(features: str, data: ModelData, coef: jax.Array) -> jax.Array:
-    """Losses (N, k) of the rows under the models of every cluster, without ``ModelData.base``.
+    """Losses (N, k) of the rows in every cluster, summed over features, without ``ModelData.base``.
 
-    ``coef`` (C, k, J, d) are the coefficients.
+    ``coef`` (C, k, J, d) are the coefficients of the models.
     """
 
     def add_chunk_losses(total, inputs):
@@ -290,9 +294,10 @@ def row_losses(features: str, data: ModelData, coef: jax.Array) -> jax.Array:
 def converge_models(
     features: str, sums: BlockSums, coef: jax.Array, max_iter: int = 100
 ) -> tuple[jax.Array, jax.Array]:
-    """Minimise the penalised cost, given the masses of the rows in the clusters.
+    """Minimise the penalised cost over the coefficients, for fixed masses of the rows in clusters.
 
-    Returns the coefficients (C, k, J, d) and their cost (k,). ``coef`` are initial values.
+    ``coef`` (C, k, J, d) are initial values, and ``sums`` holds the masses. The function returns
+    the coefficients (C, k, J, d) and their cost (k,).
     """
     tol = 10 * jnp.finfo(coef.dtype).eps
 
@@ -307,7 +312,10 @@ def converge_models(
 
 
 def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:
-    """Coefficients (C, 1, J, d) of a single cluster with masses ``mass`` (N,)."""
+    """Coefficients (C, 1, J, d) of the models of a single cluster of all rows.
+
+    ``mass`` (N,) are the masses of the rows in this cluster.
+    """
     mean = jnp.einsum("n,cnj->cj", mass, data.y) / mass.sum()
     mean = _link_of(features).predictor(mean)
     start = jnp.zeros((*mean.shape, data.design.shape[1]), mean.dtype)
@@ -326,18 +334,19 @@ def leading_curvatures(
 ) -> tuple[jax.Array, jax.Array]:
     r"""Weights (2,) of models and coordination, and inverse temperature of the first split.
 
-    The expansion is about ``n_clusters`` identical clusters with coefficients ``coef`` (C, 1, J, d)
-    of the null model. A change e of the log memberships of one cluster changes its masses by
-    mass e / n_clusters, its coefficients by the corresponding Newton step, and its scores by -B e,
-    with the operator
+    The objective is expanded about ``n_clusters`` identical clusters, which have the coefficients
+    ``coef`` (C, 1, J, d) of the null model. A change e of the log memberships of one cluster
+    changes the masses of the cluster by mass e / n_clusters. Its coefficients change by the
+    corresponding Newton step. The losses of the rows in the cluster then change by -B e, with the
+    linear map
 
     .. math:: B e(x) = \sum_j r_{xj} a_x^T H_j^{-1} \sum_{x'} p(x') a_{x'} r_{x'j} e(x')
 
-    where :math:`a_x` is the row of the design and p(x) the mass for row x, and :math:`r_{xj}` the
-    residual y - mean of feature j. :math:`H_j` are the second derivatives of the penalised loss of
-    the null model, with ``n_clusters`` times the ridge. Clusters first separate at the inverse of
-    the largest eigenvalue of the weighted sum of B and the operator of the coordination term, as in
-    `nrprob.engines.optimise.anneal.leading_curvatures`.
+    where row x has the mass p(x) and the row :math:`a_x` of the design matrix. :math:`r_{xj}` is
+    the residual y - mean of feature j. :math:`H_j` are the second derivatives of the penalised loss
+    of the null model, with ``n_clusters`` times the ridge. Clusters first separate at the inverse
+    of the largest eigenvalue of a weighted sum. The sum is over B and the linear map of the
+    coordination term, as in `nrprob.engines.optimise.anneal.leading_curvatures`.
     """
     dtype = mass.dtype
     eps = jnp.finfo(dtype).eps
@@ -400,10 +409,10 @@ def leading_curvatures(
 def model_update(features: str, coordination: Term) -> Update:
     """Update of memberships and coefficients; the state is the coefficients (C, k, J, d).
 
-    The update alternately minimises the penalised free energy over memberships and coefficients.
-    The penalised free energy is the sum of w loss, ridge penalty, ``coordination`` term and
-    I(C;X) / beta, with the mutual information of clusters C and rows X and the inverse temperature
-    beta. The trace has its value at the coefficients of the last update.
+    The update alternately lowers the penalised free energy over memberships and coefficients. The
+    free energy is the sum of the losses times w, plus the ridge penalty, the ``coordination`` term
+    and I(C;X) / beta. Here I(C;X) is the mutual information of clusters C and rows X, and beta the
+    inverse temperature. The trace records the free energy at the updated coefficients.
     """
     terms = (coordination,)
 
@@ -433,7 +442,7 @@ def model_update(features: str, coordination: Term) -> Update:
 
 
 class GLMProblem(NamedTuple):
-    """Objective: losses of generalised linear models plus a coordination term.
+    """Objective of an annealing: losses of generalised linear models plus a coordination term.
 
     A solution has a ``slope`` (d + 1, K, p) (see `nrprob.engines.optimise.solve.TermFit`), with p
     statistics of a row: the features, and 1. Its first d entries are the coefficients of the best
@@ -462,7 +471,7 @@ class GLMProblem(NamedTuple):
     def iteration(
         self, rows: Rows, compression: Any, n_clusters: int, n_init: int
     ) -> AnnealingProblem:
-        """Annealing that alternates Newton steps of the models with updates of the memberships.
+        """Annealing problem that alternates Newton steps of the models and membership updates.
 
         Parameters
         ----------

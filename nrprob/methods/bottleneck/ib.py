@@ -1,7 +1,7 @@
 """Information bottleneck with and without side information.
 
-H is the conditional entropy in nats, and I the mutual information. There are n rows with features
-Y, clusters C, and known groups Z.
+H is the entropy or conditional entropy in nats, and I the mutual information. There are n rows with
+features Y, clusters C, and known groups Z.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Bottleneck:
     features: str
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Build the problem from the rows."""
+        """Build the optimisation problem of the solvers for ``rows``."""
         term = feature_term(rows, self.features, by_group=False)
         return Problem((term,), FixedWeights(jnp.ones(1, rows.mass.dtype)))
 
 
 class SideInformationParameters(NamedTuple):
-    """Traced parameter ``gamma`` of `SideInformation`."""
+    """Penalty weight ``gamma`` of `SideInformation`, which JAX traces."""
 
     gamma: Any
 
@@ -55,14 +55,15 @@ class SideInformationParameters(NamedTuple):
 class SideInformation:
     """Objective n H(Y|C) + gamma n I(C;Z) with the penalty weight gamma.
 
-    Because I(C;Z) = H(C) + H(Z) - H(C,Z) and H(Z) is constant, two terms of masses of clusters
-    express the penalty. ``features`` is the name of the family of the features.
+    The penalty is I(C;Z) = H(C) + H(Z) - H(C,Z), with a constant H(Z). The other two terms depend
+    on the masses of the clusters, in total and by known group. ``features`` is the name of the
+    family of the features.
     """
 
     features: str
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Build the problem from the rows."""
+        """Build the optimisation problem of the solvers for ``rows``."""
         relevant = feature_term(rows, self.features, by_group=False)
         gamma = settings.method.gamma
         unit_weight = jnp.ones_like(gamma)

@@ -1,7 +1,10 @@
-"""Centroid clusterings: data layout, initial centroids, choice of the best restart.
+"""Common functions of centroid clusterings: data layout, initial centres, choice of a restart.
 
-Sizes: n rows, N rows with padding in a single block, m columns, p columns with padding, k clusters,
-S restarts.
+All rows form a single block in the sense of `nrprob.statistics.rows`. The mass of a row is its
+weight in the fit.
+
+Sizes: n rows, N rows with padding, m columns, p columns with padding and a last column of 1, k
+clusters, S restarts.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ CAPACITY = 1024  # maximum number of entries of a trace; the last entry is of th
 
 
 def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMap, Task]:
-    """Standardise rows, and lay them out as one block.
+    """Standardise rows, and arrange them in one padded block.
 
     Columns are centred and divided by one common scale, so that their mean variance is 1.
 
@@ -38,12 +41,12 @@ def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMa
     ----------
     X : (n, m) rows
     fixed : (n,) class of every row, -1 where unknown
-    least : minimum number of columns of the block
+    least : minimum number of columns of the block, with padding
 
     Returns
     -------
-    features : the standardisation, a function that also maps new rows
-    task : the rows in a block, with their classes
+    features : function that standardises rows, also new ones
+    task : the standardised rows in the block, and their classes
     """
     n = len(X)
     features = fit_features(X, "gaussian", None)
@@ -54,14 +57,14 @@ def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMa
 
 
 def class_codes(fixed: np.ndarray | None, n: int) -> np.ndarray:
-    """Class (n,) of every row, -1 where it is unknown."""
+    """Return ``fixed``, the classes (n,) of the rows; if it is None, -1 (unknown) for all rows."""
     return np.full(n, -1, np.int32) if fixed is None else fixed
 
 
 def block_table(rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Rows (N, p) of the single block, with 0 in padded columns, and their masses (N,).
+    """Rows (N, p) of the single block, and their masses (N,).
 
-    The mass is 0 on padding.
+    The last column, which is 1 in ``rows``, is replaced by 0. The masses of padded rows are 0.
     """
     x: Any = rows.x
     return x.x[0].at[:, -1].set(0), rows.mass[0]
@@ -76,9 +79,9 @@ def squared_distances(x: jax.Array, centres: jax.Array) -> jax.Array:
 
 
 def weighted_means(x: jax.Array, w: jax.Array, old: jax.Array) -> jax.Array:
-    """Means (k, p) of rows x (N, p), weighted by w (N, k) in every cluster.
+    """Cluster means (k, p): weighted means of rows x (N, p), with the weights w (N, k).
 
-    Empty clusters retain their ``old`` mean (k, p).
+    A cluster whose weights are all 0 keeps its row of ``old`` (k, p).
     """
     size = w.sum(0)[:, None]
     sums = jnp.matmul(w.T, x, precision=jax.lax.Precision.HIGHEST)
@@ -86,9 +89,10 @@ def weighted_means(x: jax.Array, w: jax.Array, old: jax.Array) -> jax.Array:
 
 
 def one_hot(labels: jax.Array, mass: jax.Array, k: int) -> jax.Array:
-    """Masses (N, k) of rows in clusters: ``mass`` (N,) in the cluster of the label, else 0.
+    """Masses (N, k) of rows in clusters, for hard ``labels`` (N,).
 
-    A row of label -1 is in no cluster.
+    A row has its ``mass`` (N,) in the cluster of its label, and 0 in all other clusters. A row with
+    label -1 has 0 in all clusters.
     """
     return jnp.where(labels[:, None] == jnp.arange(k), mass[:, None], 0)
 
@@ -110,7 +114,7 @@ def first_centres(
     fixed : (N,) class of every row, -1 where unknown; cluster c starts from the mean of class c
     k : number of clusters, with padding
     seed : random seed
-    exist : (k,) False for padded clusters, whose centre is too far away for any row
+    exist : (k,) False for padded clusters; their centres are so far away that no row joins them
     """
     members = one_hot(fixed, mass, k)
     has_class = members.sum(0) > 0
@@ -138,12 +142,12 @@ def best_solution(
     masses: Callable[[jax.Array], jax.Array],
     fit: Any = (),
 ) -> Solution:
-    """Labels and objectives of all S restarts, and the full result of the best one.
+    """Labels and objectives of all S restarts, and all results of the best restart.
 
     Parameters
     ----------
     rows : the clustered rows
-    result : results of the loops of all restarts
+    result : results of `iterate` for all restarts: iterations, traces and convergence
     labels : (S, N) labels
     objective : (S,) exact objectives; the objective of the best restart replaces the last entry of
         its trace
@@ -181,15 +185,15 @@ def store_result(
     model : estimator
     task : its input
     result : solutions of all calls of the compiled program
-    named : whether clusters are matched one-to-one to the classes, by the number of common rows
-    unit, shift : factor by which objectives are multiplied, and constant that is then added
+    named : whether clusters are renumbered by the classes that `name_clusters` matches to them
+    unit, shift : the reported objective is ``unit`` times the solver's objective, plus ``shift``
 
     Returns
     -------
     Solution
         The best solution.
     ndarray of shape (k,)
-        Order of its clusters.
+        Entry c is the index, in the best solution, of the cluster that is numbered c.
     """
     restarts, best = collect_restarts(result, task.layout)
     order = np.arange(model.n_clusters)

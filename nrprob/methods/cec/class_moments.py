@@ -1,6 +1,7 @@
-"""Sizes, means and scatters of classes, and of the unions of sets of classes.
+"""Sizes, means and scatter matrices of classes, and of unions of classes.
 
-Shapes: n samples, m features, c classes, T sets of classes.
+Shapes: n samples, m features, c classes, T sets of classes. A set is a boolean vector (c,), and its
+union has the samples of all classes in the set.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class ClassMoments:
-    """Moments of the classes.
+    """Sizes, means and scatter matrices of c classes, or of the unions of classes.
 
     Attributes
     ----------
     sizes : (c,) sums of the weights of the samples
-    means : (c, m) means; 0 for an empty class
+    means : (c, m) weighted means; 0 for an empty class
     scatters : (c, m, m) scatter matrices about the means, or (c, m) their diagonals
     """
 
@@ -26,7 +27,7 @@ class ClassMoments:
     scatters: np.ndarray
 
     def merge(self, sets: np.ndarray) -> ClassMoments:
-        """Compute the moments of the unions of the classes in each of the ``sets`` (T, c)."""
+        """Compute the moments of the unions of T ``sets`` (T, c) of classes."""
         weights = sets * self.sizes
         sizes = weights.sum(1)
         means = weights @ self.means / np.where(sizes > 0, sizes, 1)[:, None]
@@ -39,7 +40,7 @@ class ClassMoments:
 def class_moments(
     x: np.ndarray, mass: np.ndarray, codes: np.ndarray, n_classes: int, *, full: bool
 ) -> ClassMoments:
-    """Compute the moments of ``n_classes`` classes.
+    """Compute sizes, means and scatter matrices of ``n_classes`` classes.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def class_moments(
     mass : (n,) weights of the samples
     codes : (n,) classes; samples with -1 are left out
     n_classes : number of classes
-    full : whether to compute scatter matrices rather than their diagonals
+    full : True for scatter matrices, False for their diagonals
     """
     member = (codes[:, None] == np.arange(n_classes)) * mass[:, None]
     sizes = member.sum(0)
@@ -65,7 +66,7 @@ def _outer_squares(means: np.ndarray, ndim: int) -> np.ndarray:
 
 
 def _combine(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Sum ``values`` (c, ...) of the classes with ``weights`` (T, c)."""
+    """Weighted sums (T, ...) over classes of ``values`` (c, ...), with ``weights`` (T, c)."""
     return (weights @ values.reshape(len(values), -1)).reshape(-1, *values.shape[1:])
 
 

@@ -46,7 +46,7 @@ _MIN_SIZE = 1e-8  # lower bound of a component's number of rows in divisions
 
 
 class EMParameters(NamedTuple):
-    """Settings of `solve_constrained_mixture`. All are traced, so new values need no compilation.
+    """Settings of `solve_constrained_mixture`. JAX traces all: new values need no compilation.
 
     Attributes
     ----------
@@ -68,14 +68,14 @@ class EMParameters(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Parameters of the components.
+    """Parameters of the Gaussian components.
 
     Attributes
     ----------
     log_weights : (k,) log weights
     means : (k, p) means
-    covariances : (k, p, p) covariances, or (k, p) variances unless "full"; variances are 1 on
-        padding
+    covariances : (k, p, p) covariances for "full", (k, p) variances for "diag" and "spherical";
+        variances are 1 on padding
     """
 
     log_weights: jax.Array
@@ -96,10 +96,10 @@ def solve_constrained_mixture(
 ) -> Solution:
     """Run ``n_init`` restarts of EM in parallel and keep the best.
 
-    Rows start in the cluster of the nearest centre, on standardised columns. If all rows of a class
-    form one unit (``settings.named``), the first centres are the means of the classes, and labelled
-    rows start in the cluster of their class. ``fixed`` (1, N) are the classes of the N rows of the
-    single block, -1 where unknown.
+    Every row starts in the cluster of the nearest initial centre, on standardised columns. With
+    ``settings.named``, all rows of a class form one unit. The first centres are then the means of
+    the classes, and labelled rows start in the cluster of their class. ``fixed`` (1, N) are the
+    classes of the N rows of the single block, -1 where unknown.
     """
     x, mass = block_table(rows)
     links, ridge, k = settings.links, settings.ridge, n_clusters
@@ -110,7 +110,11 @@ def solve_constrained_mixture(
     least = 16 * jnp.finfo(dtype).eps * settings.variance
 
     def m_step(w, log_weights, old):
-        """Parameters that maximise the expected log density for masses (N, k) of rows."""
+        """Parameters that maximise the penalised expected log density of the rows.
+
+        ``w`` (N, k) are the masses of rows in components. A component without rows keeps its row of
+        ``old`` (k, p), the previous means.
+        """
         size = jnp.maximum(w.sum(0), _MIN_SIZE)
         means = weighted_means(x, w, old)
         away = x[:, None] - means
@@ -126,7 +130,7 @@ def solve_constrained_mixture(
         return Mixture(log_weights, means, jnp.where(varies, scatter + least, 1))
 
     def log_densities(mixture, x):
-        """Log densities (N, k) of rows, and the ridge penalties of the covariances (k,)."""
+        """Log densities (N, k) of rows in components, and ridge penalties (k,) of components."""
         away = x[:, None] - mixture.means
         if covariance == "full":
             inverse, log_det = whitener(mixture.covariances)
@@ -141,7 +145,7 @@ def solve_constrained_mixture(
         return -square - half - 0.5 * n_features * math.log(2 * math.pi), penalty
 
     def e_step(mixture, x, solve):
-        """Objective of the rows under a mixture, and the posterior of the units.
+        """Objective at the parameters ``mixture``, and the posterior of the units.
 
         ``solve`` is `unit_posterior` or `posterior_and_labels`. The objective is returned in place
         of the log Z of ``solve``, followed by the other results of ``solve``.
@@ -405,7 +409,7 @@ class ConstrainedMixture(PairEstimator):
         return self
 
     def _set_parameters(self, mixture: Mixture) -> None:
-        """Set the parameters of the components in the original units."""
+        """Set the fitted parameters of the components, converted to the original units."""
         m, scale, varies = self.n_features_in_, self._features.scale, self._varies
         weights = np.exp(mixture.log_weights)
         self.weights_ = weights / weights.sum()

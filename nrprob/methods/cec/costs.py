@@ -1,10 +1,10 @@
-"""Cell costs of cross-entropy clustering: cluster sizes, parameters, label entropy.
+"""Costs of the clusters in cross-entropy clustering: sizes, parameters, label entropy.
 
-A cell is a cluster. Its cost is a function of its p statistics, the sums over its rows; the last
-statistic is its mass. All costs are incremental: their change by the move of one row has a closed
-form, as the protocol `IncrementalCost` of `nrprob.engines.optimise.differences` demands. The
-arguments of the methods are described there. In `move_changes`, b rows are candidates for a move,
-and K cells exist.
+The engines call a cluster a cell. Its cost is a function of its p statistics, which are sums over
+its rows. The last statistic is the mass of the cell, the sum of the weights of its rows. The move
+of one row changes all costs in closed form, as the protocol `IncrementalCost` of
+`nrprob.engines.optimise.differences` demands; this protocol describes the arguments. In
+`move_changes`, b rows are candidates for a move between K cells.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _STATIC: dict[str, Any] = {"static": True}
 
 @node
 class SizeCost:
-    """Entropy cost ``-N log(N / n)`` of a cell of mass N, plus the cost of its parameters.
+    """Entropy cost ``-N log(N / n)`` of a cell of mass N, plus the cost of its parameters, in nats.
 
     Here n is the total mass of all rows.
 
     Attributes
     ----------
     total : total mass n of all rows
-    charge : cost of the parameters of a cell that is not empty
+    charge : cost in nats of the parameters of a cell that is not empty
     least : mass below which a cell counts as empty; it is less than the mass of any row
     """
 
@@ -42,7 +42,7 @@ class SizeCost:
         return w * jnp.log(self.total) - xlogx(w) + jnp.where(w > self.least, self.charge, 0)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of cells with statistics (..., p)."""
+        """Entropy and parameter costs (...) of cells with statistics (..., p)."""
         return self._cell_cost(cell[..., -1])
 
     def track_cells(self, cells: jax.Array) -> jax.Array:
@@ -50,7 +50,11 @@ class SizeCost:
         return cells[:, -1]
 
     def move_changes(self, state, row, mass, label):
-        """Cost changes (b, K) if rows join each cell, and (b,) if they leave their current cell."""
+        """Changes of the costs by moves of b rows.
+
+        The first array (b, K) has the change of the cost of every cell if a row joins the cell. The
+        second array (b,) has the change of the cost of the current cell if the row leaves it.
+        """
         current = self._cell_cost(state)
         join = self._cell_cost(state + mass[:, None]) - current
         return join, self._cell_cost(state[label] - mass) - current[label]
@@ -61,12 +65,12 @@ class SizeCost:
 
 
 class Labelled(NamedTuple):
-    """State of the K cells of a `LabelCost`, for c classes.
+    """Masses of K cells and of their c classes, the state of a `LabelCost` during a search.
 
     Attributes
     ----------
     mass : (K,) masses of the cells
-    counts : (K, c) masses of the labelled rows of every class
+    counts : (K, c) masses of the labelled rows of every class in every cell
     """
 
     mass: jax.Array
@@ -75,14 +79,15 @@ class Labelled(NamedTuple):
 
 @node
 class LabelCost:
-    """``N h`` of a cell of mass N, where h is the entropy of the classes of its labelled rows.
+    """Label cost ``N h`` of a cell of mass N, with the entropy h of the classes of labelled rows.
 
-    A cell without labelled rows costs 0.
+    The entropy is computed from the labelled rows of the cell, in nats. A cell without labelled
+    rows costs 0.
 
     Attributes
     ----------
-    first : index of the first class indicator among the statistics of a cell; the indicators end
-        before the mass
+    first : index of the first class indicator among the statistics of a cell; the indicators are
+        all statistics from there to the last but one
     column : index of the first class indicator among the columns of a row
     least : mass of labelled rows below which a cell counts as unlabelled; it is less than the mass
         of any row
@@ -93,12 +98,12 @@ class LabelCost:
     column: int = field(metadata=_STATIC)
 
     def _cell_cost(self, mass: jax.Array, labelled: jax.Array, sum_xlogx: jax.Array) -> jax.Array:
-        """Cost of cells.
+        """Label costs of cells; all arrays have one entry per cell.
 
         Parameters
         ----------
         mass : masses of the cells
-        labelled : masses of their labelled rows
+        labelled : masses of the labelled rows in the cells
         sum_xlogx : sums over classes of x log x, for the masses x of the classes in the cells
         """
         some = labelled > self.least
@@ -106,16 +111,20 @@ class LabelCost:
         return jnp.where(some, mass * jnp.maximum(entropy, 0), 0)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of cells with statistics (..., p)."""
+        """Label costs (...) of cells with statistics (..., p)."""
         counts = cell[..., self.first : -1]
         return self._cell_cost(cell[..., -1], counts.sum(-1), xlogx(counts).sum(-1))
 
     def track_cells(self, cells: jax.Array) -> Labelled:
-        """State of the cells, from their statistics (K, p)."""
+        """Masses and class masses of the cells, from their statistics (K, p)."""
         return Labelled(cells[:, -1], cells[:, self.first : -1])
 
     def move_changes(self, state, row, mass, label):
-        """Cost changes (b, K) if rows join each cell, and (b,) if they leave their current cell."""
+        """Changes of the costs by moves of b rows.
+
+        The first array (b, K) has the change of the cost of every cell if a row joins the cell. The
+        second array (b,) has the change of the cost of the current cell if the row leaves it.
+        """
         size, counts = state
         terms = xlogx(counts)
         labelled, total = counts.sum(-1), terms.sum(-1)
@@ -127,9 +136,9 @@ class LabelCost:
         entry, others = classes @ counts.T, total - classes @ terms.T
 
         def changed_cost(step, counted, size, labelled, entry, others):
-            """Cost of cells whose mass changes by ``step`` when a row moves.
+            """Costs of cells after a row moves, which changes their masses by ``step``.
 
-            ``counted`` is the labelled part of the change: ``step`` if the row has a label, else 0.
+            ``counted`` is the change of the labelled mass: ``step`` if the row has a label, else 0.
             """
             total = others + xlogx(entry + counted)
             return self._cell_cost(size + step, labelled + counted, total)
@@ -144,7 +153,7 @@ class LabelCost:
         return join - current, left - current[label]
 
     def apply_move(self, state, row, mass, old, new):
-        """State of the cells after one row has moved from cell ``old`` to cell ``new``."""
+        """Masses and class masses after one row has moved from cell ``old`` to cell ``new``."""
         classes = mass * row[self.column : -1]
         return Labelled(
             state.mass.at[old].add(-mass).at[new].add(mass),

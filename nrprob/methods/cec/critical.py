@@ -1,4 +1,7 @@
-"""Critical weight of the labels, below which a set of classes merges.
+"""Critical weight of the labels: below it, merging a set of classes lowers the objective.
+
+The weight is the parameter ``beta`` of `CECIB`; `estimate_critical_beta` defines its critical
+value.
 
 Shapes: n samples, m features, c classes, T sets of classes. A set is a boolean vector (c,).
 """
@@ -29,16 +32,18 @@ _ENTRIES = 4_000_000  # entries of an array, which bound the number of sets that
 
 @dataclass(frozen=True)
 class CriticalBeta:
-    """Critical weights of the labels.
+    """Estimated critical weights of pairs of classes, and of the decisive set of classes.
+
+    The decisive set has the largest lower bound, which is the estimate minus its standard error.
 
     Attributes
     ----------
-    pairs : (c, c) estimates of pairs of classes; NaN on the diagonal and without an estimate
-    errors : (c, c) their standard errors; NaN for cross-validated estimates
-    value : estimate of the set with the largest lower bound, which is the estimate minus its
-        standard error; NaN without an estimate
-    classes : (k,) classes of this set
-    reason : why some sets have no estimate; "" if all have one
+    pairs : (c, c) critical weight of every pair of classes; NaN on the diagonal, and for pairs that
+        have no estimate
+    errors : (c, c) standard errors of ``pairs``; NaN for cross-validated estimates
+    value : critical weight of the decisive set; NaN if no set has an estimate
+    classes : indices of the classes in the decisive set
+    reason : why some sets have no estimate; "" if all sets have one
     """
 
     pairs: np.ndarray
@@ -49,11 +54,11 @@ class CriticalBeta:
 
     @property
     def weight(self) -> float:
-        """Smallest weight from 0 to 1 that keeps all classes apart; 1 if it is unknown."""
+        """Weight for the fit: ``value`` clipped to [0, 1]; 1 if some sets have no estimate."""
         return 1.0 if self.reason else float(np.clip(self.value, 0, 1))
 
     def warn_if_misleading(self) -> None:
-        """Warn if the weight is not an estimate, or if it is 0, so that the fit ignores labels."""
+        """Warn if some sets have no estimate, or if the weight is 0 and labels have no effect."""
         if self.reason:
             warn(
                 f"the critical beta of some classes is unknown, so that the fit uses beta=1; "
@@ -68,15 +73,17 @@ class CriticalBeta:
 
 
 class MomentEstimates:
-    r"""Estimates of critical weights from the scatters of Gaussian classes.
+    r"""Estimates of critical weights from the scatter matrices of Gaussian classes.
 
     .. math:: \hat\beta_0 = 1 - \frac{\hat G_T - \hat G_W}{H(p)}
 
-    T is a set of classes, and :math:`p_i` the share of class i among the samples of T, with entropy
-    H(p). :math:`\hat G_T` is the model term of the union of T. The term within classes
-    :math:`\hat G_W` is either the mean :math:`\sum_i p_i \hat G_i` of the terms of the classes
-    (separate), or the term of the pooled scatter :math:`\sum_i W_i` (pooled). Both estimates are
-    unbiased if the classes have equal covariances, and the pooled estimate has a smaller variance.
+    T is a set of classes, and :math:`p_i` the share of class i among the samples of T. H(p) is the
+    entropy of these shares. :math:`\hat G` estimates the model term that `estimate_critical_beta`
+    defines: :math:`\hat G_T` for the union of T, and :math:`\hat G_W` within classes.
+    The separate estimate uses the mean :math:`\hat G_W = \sum_i p_i \hat G_i` of the terms of the
+    classes. The pooled estimate uses the term of the sum :math:`\sum_i W_i` of their scatter
+    matrices. Both estimates are unbiased if the classes have equal covariances, and the pooled
+    estimate has a smaller variance.
     If covariances differ, the pooled estimate is biased towards larger weights, since the log
     determinant is concave. The estimate therefore moves from the pooled estimate :math:`b` to the
     separate estimate :math:`a`, by the fraction
@@ -106,7 +113,7 @@ class MomentEstimates:
         \frac{V(n_T - k) - V(n_T - 1)}{H(p)^2}
 
     for the separate and the pooled estimate. The variances of "diag" and "spherical" account for
-    correlations between the features within classes:
+    correlations :math:`\rho_{ab}` between features a and b within classes:
     :math:`V(f) = \frac14 \psi'(f / 2) \sum_{ab} \rho_{ab}^2` is an upper bound for "diag".
 
     Parameters
@@ -142,7 +149,11 @@ class MomentEstimates:
     def _model_terms(
         self, scatters: np.ndarray, freedom: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Unbiased model terms (T,) of scatters with ``freedom`` (T,), and their variances."""
+        """Unbiased estimates (T,) of the model terms of ``scatters``, and their variances (T,).
+
+        ``scatters`` are T scatter matrices (T, m, m), or diagonals (T, m) unless the family is
+        "full". ``freedom`` (T,) are their degrees of freedom.
+        """
         d = self._d
         if self._covariance == "full":
             halves = (freedom[:, None] - np.arange(d)) / 2
@@ -162,7 +173,10 @@ class MomentEstimates:
         return terms, 0.25 * d**2 * polygamma(1, halves)
 
     def __call__(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Estimates and standard errors (T,) of sets (T, c) of classes that have enough samples."""
+        """Estimated critical weights (T,) of ``sets`` (T, c), and their standard errors (T,).
+
+        All classes in the sets must have enough samples, see ``enough``.
+        """
         n_chunks = max(1, math.ceil(len(sets) * self._moments.scatters[0].size / _ENTRIES))
         parts = [self._combine_estimates(part) for part in np.array_split(sets, n_chunks)]
         values, variances = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -178,7 +192,10 @@ class MomentEstimates:
         return values, pooled_variance + part**2 * variance
 
     def separate_and_pooled(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Separate and pooled estimates (2, T) of sets (T, c) of classes, and their variances."""
+        """Separate and pooled estimates (2, T) of critical weights, and their variances (2, T).
+
+        ``sets`` (T, c) are the sets of classes.
+        """
         moments, sizes = self._moments, self._moments.sizes
         unions = moments.merge(sets)
         shares = sets * sizes / unions.sizes[:, None]
@@ -199,7 +216,7 @@ class MomentEstimates:
 
 
 def _is_regular(moments: ClassMoments, covariance: str) -> np.ndarray:
-    """Whether the scatters of the classes are regular (c,), for features of variance about 1."""
+    """Whether the scatter of every class is regular (c,), if features have variances of about 1."""
     floor = _SINGULAR * np.maximum(moments.sizes, 1)
     if covariance == "fixed":
         return np.ones(len(floor), bool)
@@ -217,10 +234,12 @@ def _is_regular(moments: ClassMoments, covariance: str) -> np.ndarray:
 def _squared_entries(
     residuals: np.ndarray, mass: np.ndarray, lost: int, *, scaled: bool
 ) -> tuple[float, float]:
-    """Sum of the squared entries of a covariance, and its trace, from residuals (n, m).
+    """Sum of the squared entries of a covariance matrix, and the trace of the matrix.
 
-    The sum is corrected for the noise of the sample covariance, whose degrees of freedom are the
-    sum of the weights less ``lost``. ``scaled`` replaces covariances by correlations.
+    The matrix is estimated from ``residuals`` (n, m) of samples with weights ``mass`` (n,). Its
+    degrees of freedom are the sum of the weights minus ``lost``, the number of estimated means. The
+    sum is corrected for the noise of the estimate. With ``scaled``, the matrix is the correlation
+    matrix.
     """
     m, freedom = residuals.shape[1], max(mass.sum() - lost, 2.0)
     z = np.sqrt(mass)[:, None] * residuals
@@ -241,13 +260,13 @@ class SetEstimates:
     A set has the estimate of `MomentEstimates` if all of its classes are large enough, and if the
     standard error of the estimate is at most 0.25: among many estimates with large errors, the
     largest one would be noise. Otherwise, the set has the estimate of `HeldOutGains` if all of its
-    classes have at least 5 samples. Parameters are as in `MomentEstimates`, and ``random`` is the
-    source of the folds.
+    classes have at least 5 samples. The parameters are as in `MomentEstimates`, and ``random``
+    generates the folds.
 
     Attributes
     ----------
     moments : estimates from moments
-    counts : (c,) sizes of the classes: numbers of samples, or sums of weights if smaller
+    counts : (c,) size of every class: the smaller of its number of samples and its sum of weights
     """
 
     def __init__(
@@ -276,10 +295,11 @@ class SetEstimates:
         )
 
     def __call__(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Estimates (T,) of ``sets`` (T, c), and their standard errors; NaN without an estimate.
+        """Estimated critical weights (T,) of ``sets`` (T, c), and their standard errors (T,).
 
-        Cross-validated estimates have no standard error, and get the error 0 here. They are biased
-        towards 1, so the largest one tends to give too much weight to the labels.
+        Both are NaN for a set without an estimate. The standard error of a cross-validated estimate
+        is unknown and set to 0. Cross-validated estimates are biased towards 1, so the largest one
+        tends to give too much weight to the labels.
         """
         values, errors = np.full((2, len(sets)), np.nan)
         enough = ~(sets & ~self.moments.enough).any(1)
@@ -295,16 +315,16 @@ class SetEstimates:
 
 
 def _all_sets(n_classes: int) -> np.ndarray:
-    """All sets (T, c) of at least two classes."""
+    """All sets (T, c) of at least two of ``n_classes`` classes, as boolean vectors."""
     sets = (np.arange(2**n_classes)[:, None] >> np.arange(n_classes) & 1).astype(bool)
     return sets[sets.sum(1) > 1]
 
 
 def _pairs_and_unions(n_classes: int, estimates: SetEstimates) -> np.ndarray:
-    """All pairs (T, c) of classes, and the unions of an agglomeration.
+    """Sets (T, c) of classes: all pairs, and all unions that an agglomeration compares.
 
-    Every step of the agglomeration joins the two groups of classes whose union has the largest
-    lower bound, the estimate minus its standard error.
+    The agglomeration starts from single classes. Every step joins the two groups of classes whose
+    union has the largest lower bound, the estimate minus its standard error.
     """
     groups = np.eye(n_classes, dtype=bool)
     first, second = np.triu_indices(n_classes, 1)
@@ -337,18 +357,23 @@ def estimate_critical_beta(
     names: np.ndarray,
     random: np.random.RandomState,
 ) -> CriticalBeta:
-    r"""Smallest weight of the labels that keeps all classes apart.
+    r"""Estimate the smallest weight of the labels that keeps all classes apart.
 
-    From this weight on, merging a set T of classes does not lower the objective:
+    The critical weight of a set T of classes is
 
     .. math:: \beta_0(T) = 1 - \frac{G_T - \sum_{i \in T} p_i G_i}{H(p)}
 
+    If the labels have at least this weight, merging T does not lower the objective of `CECIB`
+    with ``penalty=None``.
+
     :math:`p_i` is the share of class i among the labelled samples of T, and H(p) the entropy of
     these shares. :math:`G_i` is the model term of class i per sample, for "full" half the log
-    determinant of its covariance; :math:`G_T` is the same for the union of T. This is equation (14)
-    of Śmieja and Geiger (2017). The critical weight of a coarser partition is a weighted mean of
-    the critical weights of its merged sets. The largest weight of all sets is therefore an upper
-    bound for all partitions.
+    determinant of its covariance. :math:`G_T` is the model term of the union of T. This is
+    equation (14) of Śmieja and Geiger (2017).
+
+    A partition that merges several sets of classes has a critical weight as well. It is a weighted
+    mean of the critical weights of these sets. The largest critical weight of all sets is therefore
+    an upper bound for all partitions.
 
     With up to 12 classes, all sets of classes are evaluated. For more classes, or if all sets would
     take more than about 3 seconds, all pairs and the unions of an agglomeration are evaluated. The
@@ -361,7 +386,7 @@ def estimate_critical_beta(
     codes : (n,) class of every sample, -1 where unknown
     covariance : covariance family
     names : (c,) names of the classes, for messages
-    random : source of the folds
+    random : generator of the cross-validation folds
     """
     c = len(names)
     labelled = (codes >= 0) & (prepared.mass > 0)

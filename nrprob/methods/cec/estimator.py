@@ -66,7 +66,7 @@ class LabelledTask:
 
     Attributes
     ----------
-    prepared : scaled rows and the inverse transform
+    prepared : scaled rows, and the quantities that convert results to the original units
     fixed : (n,) class of every row, -1 where unlabelled; None without labels
     rows, layout : rows in blocks, and the position of every row in the blocks
     settings : parameters of the objective, and of the published algorithm
@@ -87,10 +87,11 @@ class LabelledTask:
 class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     r"""Cross-entropy clustering with partial labels, some of which may be wrong.
 
-    Hard clusters with Gaussian densities; the number of clusters is estimated. Each cluster has a
-    cost, its part of the entropy of the partition, so clusters that do not improve the fit vanish.
-    Labels are soft information: splitting a class is free, and mixing classes costs. With clusters
-    Y, labels Z and n rows of features X, the fit minimises n E(Y) plus the ``penalty``, where
+    CECIB finds hard clusters with Gaussian densities, and estimates the number of clusters. Each
+    cluster has a cost, its part of the entropy of the partition. Clusters that improve the fit by
+    less than their cost vanish. Labels are soft information: splitting a class is free, and mixing
+    classes costs. With clusters Y, labels Z and n rows of features X, the fit minimises n E(Y) plus
+    the ``penalty``, where
 
     .. math:: E(Y) = H(Y) + \sum_i p_i H(X_i \| \mathcal F) + \beta H(Z|Y)
 
@@ -152,7 +153,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     labels_ : ndarray of shape (n_samples,)
         Cluster of every row; cluster 0 is the largest.
     membership_ : ndarray of shape (n_samples, n_clusters_)
-        One-hot.
+        One-hot form of ``labels_``.
     n_clusters_ : int
         Estimated number of clusters.
     weights_ : ndarray of shape (n_clusters_,)
@@ -446,7 +447,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         return super().compute(task) if task.calls else [self._search(task)]
 
     def _search(self, task: LabelledTask) -> solve.Solution:
-        """Search from all initial partitions."""
+        """Run the local search from all initial partitions; see `search_partition`."""
         rows, layout, prepared = task.rows, task.layout, task.prepared
         parameters = task.settings.method
         terms = Objective(self.covariance, task.fixed is not None).terms(rows, parameters)
@@ -484,7 +485,10 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     def _solution(
         self, problem: SearchProblem, outcome: SearchOutcome, constant: float
     ) -> solve.Solution:
-        """Arrange the result of a search like the result of a compiled solver."""
+        """Convert the result of the local search to the record of the compiled solvers.
+
+        ``constant`` is the constant of the objective.
+        """
         partitions, shape = outcome.partitions, problem.rows.mass.shape
         best = int(np.argmin([p.value for p in partitions]))
         labels = np.stack([p.labels.reshape(shape) for p in partitions], -1)
@@ -515,13 +519,13 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
 
     @property
     def _ridge(self) -> float:
-        """Ridge of the scatters, as part of the variances of the columns."""
+        """Ridge of the scatters, as a multiple of the variances of the columns."""
         if not isinstance(self.reg, str):
             return float(self.reg)
         return _REG if self.preset is None else 0.0
 
     def _check_total(self, total: float, smallest: float) -> None:
-        """Raise ValueError if the sum of the weights is below the smallest size of a cluster."""
+        """Raise ValueError if the total weight of the rows is too small for a single cluster."""
         if total < smallest:
             raise ValueError(
                 f"a cluster of covariance={self.covariance!r} needs a size of {smallest}; got "
@@ -529,7 +533,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
             )
 
     def _initial_labels(self, n: int) -> np.ndarray | None:
-        """Initial labels (n,) if ``init`` has labels, else None."""
+        """Initial labels (n,) from the parameter ``init``; None if ``init`` names a method."""
         if isinstance(self.init, str):
             return None
         labels = entries_with_weight(self, np.asarray(self.init))
@@ -585,7 +589,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         return self
 
     def _set_parameters(self, task: LabelledTask, labels: np.ndarray, k: int) -> None:
-        """Set the parameters of the clusters."""
+        """Set the fitted parameters of the ``k`` clusters, given ``labels`` (n,)."""
         prepared = task.prepared
         member = np.eye(k)[labels] * prepared.mass[:, None]
         sizes = member.sum(0)
@@ -612,7 +616,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         return constant + log_normals(x, self._means, self._roots)
 
     def predict_proba(self, X):  # type: ignore[override]
-        """p(cluster given row) of new rows, by the weights and densities of the clusters.
+        """p(cluster given row) of new rows, from the weights and densities of the clusters.
 
         Parameters
         ----------
@@ -656,6 +660,9 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
 
 
 def _by_size(labels: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """Renumber the labels (S, n) of S restarts, so that masses of clusters decrease."""
+    """Renumber the labels (S, n) of S restarts, with clusters in order of decreasing mass.
+
+    ``mass`` (n,) are the weights of the rows.
+    """
     orders = (np.argsort(-np.bincount(row, mass), kind="stable") for row in labels)
     return np.stack([np.argsort(order)[row] for order, row in zip(orders, labels, strict=True)])

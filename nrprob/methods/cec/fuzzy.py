@@ -36,13 +36,13 @@ _MIN_DISTANCE = 1e-12  # lower bound of squared distances; the mean variance of 
 
 
 class FuzzyParameters(NamedTuple):
-    """Settings of `solve_fuzzy`. All are traced, so new values need no compilation.
+    """Settings of `solve_fuzzy`. JAX traces all of them, so new values need no compilation.
 
     Attributes
     ----------
     n_clusters : number of clusters, without padding
     alpha : weight of the labels
-    tol : change of memberships below which a restart has converged
+    tol : largest change of a membership at which a restart has converged
     max_iter : maximum number of iterations
     """
 
@@ -62,9 +62,10 @@ def solve_fuzzy(
     n_clusters: int,
     n_init: int,
 ) -> Solution:
-    """Run ``n_init`` restarts in parallel, and keep the best.
+    """Run ``n_init`` restarts of semi-supervised fuzzy c-means in parallel, and keep the best.
 
     ``fixed`` (1, N) are the classes of the N rows of the single block, -1 where unknown.
+    ``n_clusters`` includes padding.
     """
     x, mass = block_table(rows)
     code = fixed[0]
@@ -134,8 +135,8 @@ class SemiSupervisedFCM(PlainClusterer):
         so that both sums have equal weight. Without labels it is 0, which is fuzzy c-means. Lower
         it if labels may be wrong: 0 uses them for the initialisation only. At most 10**9.
     n_init : int, default=10
-        Number of restarts, from the class means and by k-means++; the restart of the smallest
-        objective is kept. At most 10**6.
+        Number of restarts; the restart of the smallest objective is kept. All restarts start from
+        the class means, and from k-means++ centres of the clusters without a class. At most 10**6.
     max_iter : int, default=1000
         Maximum number of iterations per restart; at most 10**6.
     tol : float, default=1e-6

@@ -1,8 +1,11 @@
 """Cross-validated critical weights of labels, for classes of few samples.
 
-Shapes: n labelled samples, m features, c classes, T sets of classes, F folds. The options of a
-class density are pairs: the weight of the pooled covariance in the covariance of the class, and the
-shrinkage of the class mean towards the overall mean.
+The Gaussian density of a class has two shrinkage parameters. The first is the weight of the pooled
+covariance in the covariance of the class. The second shrinks the class mean towards the overall
+mean. An option is a pair of values of these parameters.
+
+Shapes: n labelled samples, m features, c classes, T sets of classes, F folds. A set is a boolean
+vector (c,).
 """
 
 from __future__ import annotations
@@ -24,12 +27,13 @@ _ENTRIES = 4_000_000  # entries of an array, which bound the number of sets that
 
 @dataclass(frozen=True)
 class _Training:
-    """Samples standardised by a training set, and the moments of the classes in this set.
+    """All samples, standardised by a training set, and the class moments of this training set.
 
     Attributes
     ----------
-    z : (n, m) samples. For "full" and "diag", features that are constant in the training set are 0
-    weights : (n,) weights in the training set; 0 for samples that are held out
+    z : (n, m) standardised samples. For "full" and "diag", features that are constant in the
+        training set are 0
+    weights : (n,) weights of the samples in the training set; 0 for held-out samples
     moments : moments of the classes in the training set
     """
 
@@ -39,18 +43,21 @@ class _Training:
 
 
 class HeldOutGains:
-    r"""Gain of one Gaussian per class over one Gaussian per union, in held-out log density.
+    r"""Critical weights of labels from held-out log densities.
+
+    The estimate compares one Gaussian per class with one Gaussian for the union of a set T of
+    classes:
 
     .. math:: \hat\beta_0(T) = 1 - \max\Big(0,
-        \frac{\sum_{i \in T} \log f_{z_i}(x_i) - \log f_T(x_i)}{n_T H(p)}\Big)
+        \frac{\sum_{i \in T} [\log f_{z_i}(x_i) - \log f_T(x_i)]}{n_T H(p)}\Big)
 
     The sum runs over the samples i of the classes in T, with features :math:`x_i` and class
     :math:`z_i`. :math:`f_c` is the normal density of class c, and :math:`f_T` the normal density of
-    the union of T. :math:`n_T` is the number of these samples, and H(p) the entropy of the shares
-    of the classes. The result averages over two random divisions into folds. Both densities are
-    estimated without the fold of sample i: means, covariances, the scaling of the features, and the
-    choice among the options of the class densities. The estimate is biased towards 1, since a
-    density that is estimated from few samples predicts worse than the population density.
+    the union of T. :math:`n_T` is the number of samples of T, and H(p) the entropy of the shares of
+    its classes. The sum is averaged over two random divisions into folds. Both densities are
+    estimated without the fold of sample i. This includes means, covariances, the scaling of the
+    features, and the shrinkage parameters of the class densities. The estimate is biased towards 1,
+    since a density that is estimated from few samples predicts worse than the population density.
 
     Parameters
     ----------
@@ -58,7 +65,7 @@ class HeldOutGains:
     mass : (n,) weights of the samples
     codes : (n,) classes from 0 to c - 1, each with at least `N_FOLDS` samples
     covariance : covariance family
-    random : source of the folds
+    random : generator of the folds
     """
 
     def __init__(
@@ -73,8 +80,8 @@ class HeldOutGains:
         self._n_classes = int(codes.max()) + 1
         self._folds = [_stratified_folds(codes, random) for _ in range(_N_REPEATS)]
         self._outer: list[list[_Training]] = []
-        # Log densities (n, options) of held-out samples under their classes. The option for fold f
-        # is chosen by sums (F, c, options) of log densities that do not use fold f.
+        # Per division into folds: log densities (n, options) of held-out samples under their
+        # classes, and the sums (F, c, options) of log densities that choose the option for a fold.
         self._densities: list[np.ndarray] = []
         self._choices: list[np.ndarray] = []
         for folds in self._folds:
@@ -91,8 +98,8 @@ class HeldOutGains:
             training = self._train(~held_out)
             outer.append(training)
             densities[held_out] = self._class_densities(training, held_out)
-            # The training set without folds f and g predicts g where f is held out, and f where g
-            # is held out.
+            # Train without folds f and g. The densities of fold g choose the option for fold f,
+            # and the densities of fold f choose the option for fold g.
             for g in range(f):
                 pair = held_out | (folds == g)
                 inner = np.zeros_like(densities)
@@ -104,7 +111,10 @@ class HeldOutGains:
         self._choices.append(choices)
 
     def _train(self, is_training: np.ndarray) -> _Training:
-        """Standardise the samples by the training samples, and compute moments of the classes."""
+        """Standardise all samples by a training set, and compute its class moments.
+
+        ``is_training`` (n,) states whether a sample is in the training set.
+        """
         weights = np.where(is_training, self._mass, 0)
         centre = weights @ self._x / weights.sum()
         scale = np.sqrt(weights @ (self._x - centre) ** 2 / weights.sum())
@@ -118,7 +128,11 @@ class HeldOutGains:
         return class_moments(z, weights, codes, n_classes, full=self._covariance == "full")
 
     def _class_densities(self, training: _Training, held_out: np.ndarray) -> np.ndarray:
-        """Log densities (samples, options) of held-out samples under their classes."""
+        """Log densities (samples, options) of the held-out samples under their own classes.
+
+        ``held_out`` (n,) states whether a sample is held out. A constant of the densities is
+        omitted.
+        """
         z, weights, moments = training.z, training.weights, training.moments
         sizes, means = moments.sizes, moments.means
         # Covariances of the classes, and the pooled covariance within classes.
@@ -148,12 +162,20 @@ class HeldOutGains:
         n_means: int,
         codes: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Covariances (T, m, m) of the unions of classes, shrunk towards their diagonals.
+        """Covariances (T, m, m) of unions of classes, shrunk towards their diagonals.
 
-        The intensity minimises the expected squared error of the entries off the diagonal. Only the
-        family "full" has such entries; the result is variances (T, m) for other families.
-        ``n_means`` is the number of estimated means, which reduces the degrees of freedom of the
-        scatters.
+        The shrinkage intensity minimises the expected squared error of the entries off the
+        diagonal. Only the family "full" has such entries. For all other families, the result is
+        variances (T, m).
+
+        Parameters
+        ----------
+        z : (n, m) standardised samples
+        weights : (n,) weights of the samples in the training set
+        moments : moments of the classes
+        sets : (T, c) sets of classes
+        n_means : number of estimated means, which is subtracted from the degrees of freedom
+        codes : (n,) classes of the samples; by default the classes that the constructor received
         """
         merged = moments.merge(sets)
         sizes, means = merged.sizes, merged.means
@@ -185,9 +207,11 @@ class HeldOutGains:
     def _log_normals(
         self, deviations: np.ndarray, covariances: np.ndarray, sizes: np.ndarray
     ) -> np.ndarray:
-        """Predictive log densities (T, h) of deviations (T, h, m) from the means, up to a constant.
+        """Predictive log densities (T, h) under T normal densities, up to a constant.
 
-        The means are estimated from ``sizes`` (T,) samples. To account for their variance, the
+        ``deviations`` (T, h, m) are differences of h samples from the means of the densities.
+        ``covariances`` are (T, m, m), or variances (T, m) unless the family is "full". The means
+        are estimated from ``sizes`` (T,) samples. To account for the variance of the means, the
         covariances are multiplied by 1 + 1 / ``sizes``, except for the family "fixed".
         """
         if self._covariance != "fixed":
@@ -218,7 +242,7 @@ class HeldOutGains:
         ):
             for f, training in enumerate(outer):
                 rows = folds == f
-                # The option of the class densities, chosen without fold f.
+                # Option of the class densities per set, chosen without fold f.
                 option = np.einsum("tc,co->to", sets, choices[f]).argmax(1)
                 merged = training.moments.merge(sets)
                 covariances = self._shrink(training.z, training.weights, training.moments, sets, 1)
@@ -230,14 +254,20 @@ class HeldOutGains:
 
 
 def label_entropy(sets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Entropy (T,) in nats of the classes in each of the ``sets`` (T, c), by ``sizes`` (c,)."""
+    """Entropy (T,) in nats of the class shares in each of the ``sets`` (T, c).
+
+    ``sizes`` (c,) are the sizes of the classes.
+    """
     shares = sets * sizes
     shares = shares / shares.sum(1, keepdims=True)
     return -(shares * np.log(np.where(shares > 0, shares, 1))).sum(1)
 
 
 def _stratified_folds(codes: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-    """Random folds (n,), each with the same number of samples of a class, up to one."""
+    """Random fold (n,) of every sample, stratified by class.
+
+    The numbers of samples of a class in different folds differ by at most one.
+    """
     order = random.permutation(len(codes))
     order = order[np.argsort(codes[order], kind="stable")]
     counts = np.bincount(codes)

@@ -25,14 +25,16 @@ _SURE = 1e15  # largest condition number that float64 resolves
 
 @dataclass(frozen=True)
 class DroppedColumns:
-    """Columns that are nearly linear combinations of the others, and their regressions on these.
+    """Columns that the fit drops, and their regressions on the retained columns.
+
+    A column is dropped if it is nearly a linear combination of the retained columns.
 
     Attributes
     ----------
-    columns : (q,) indices of the dropped columns
+    columns : (q,) indices of the q dropped columns
     coefficients : (q, d) coefficients of the regressions of the centred dropped columns on the
-        scaled other columns
-    variances : (q,) residual variances, the same for all clusters
+        scaled retained columns
+    variances : (q,) residual variances of the regressions, the same for all clusters
     """
 
     columns: np.ndarray
@@ -40,7 +42,10 @@ class DroppedColumns:
     variances: np.ndarray
 
     def log_densities(self, centred: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Log densities (n,) of the dropped columns of ``centred`` (n, m), given ``x`` (n, d)."""
+        """Log densities (n,) of the dropped columns of rows, given the retained columns.
+
+        ``centred`` (n, m) are all centred columns, and ``x`` (n, d) the scaled retained columns.
+        """
         if not self.columns.size:
             return np.zeros(len(x))
         residuals = centred[:, self.columns] - x @ self.coefficients.T
@@ -50,25 +55,25 @@ class DroppedColumns:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Scaled rows, and the inverse transform.
+    """Scaled rows, and the quantities that convert results to the original units.
 
     Columns have a variance of 1 for "full" and "diag", and a mean variance of 1 for "spherical".
 
     Attributes
     ----------
-    x : (n, d) scaled rows, without constant columns (unless the covariance is fixed) and without
-        columns that the others explain
+    x : (n, d) scaled rows, without dropped columns and without constant columns (which remain if
+        the covariance is fixed)
     mass : (n,) weights of the rows
     columns : (d,) indices of the columns of ``x``
     centre : (m,) means of all columns
     root : (d,) divisors of the columns, or the lower triangular factor (d, d) of a fixed covariance
     ridge : (d,) diagonal that is added to the scatter of a cluster
-    metric : (d,) weights of squared differences that give all columns the same variance
+    metric : (d,) inverse variances of the columns of ``x``
     n_parameters : number of parameters of a cluster, without its weight
     constant : part of the objective, in nats of all rows, that is the same for all partitions
-    log_density : constant part of the log density of a row in units of X
+    log_density : constant part of the log density of a row, for the original units of the columns
     nothing : reason why the rows have no cluster structure; "" if they may have one
-    dropped : columns that the others explain
+    dropped : columns that are nearly linear combinations of the columns of ``x``
     """
 
     x: np.ndarray
@@ -85,17 +90,17 @@ class Prepared:
     dropped: DroppedColumns
 
     def dropped_log_densities(self, X: np.ndarray) -> np.ndarray:
-        """Log densities (n,) of the dropped columns of rows (n, m), given the other columns."""
+        """Log densities (n,) of the dropped columns of rows X (n, m), given the other columns."""
         return self.dropped.log_densities(X - self.centre, self.transform(X))
 
     def transform(self, X: np.ndarray) -> np.ndarray:
-        """Centre and scale new rows (n, m); return (n, d)."""
+        """Centre and scale the retained columns of new rows X (n, m); the result is (n, d)."""
         return _divide_by_root(X[:, self.columns] - self.centre[self.columns], self.root)
 
     def cluster_covariances(
         self, labels: np.ndarray, means: np.ndarray, covariance: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Covariance factors and covariances of the clusters, with their ridge.
+        """Covariances of the clusters including the ridge, and factors of these covariances.
 
         Parameters
         ----------
@@ -133,7 +138,7 @@ class Prepared:
         return out
 
     def original_covariances(self, spread: np.ndarray, covariance: str) -> np.ndarray:
-        """Convert covariances of `cluster_covariances` to the original units.
+        """Convert ``spread``, the covariances of `cluster_covariances`, to the original units.
 
         Constant columns have covariances of 0 for "full" and "diag". The result is one variance per
         cluster (k,) for "spherical", and the covariance matrix (m, m) of all clusters for "fixed".
@@ -173,7 +178,10 @@ def check_fixed(name: str, value: Any) -> None:
 
 
 def _fixed_root(value: Any, m: int) -> np.ndarray:
-    """Lower triangular factor (m, m) of a covariance: a number, variances (m,), or (m, m)."""
+    """Lower triangular factor (m, m) of the covariance of m columns.
+
+    ``value`` is a variance of all columns, an array of variances (m,), or a covariance (m, m).
+    """
     array = np.asarray(value, float)
     if array.ndim < 2:
         array = np.diag(np.broadcast_to(array, m) if array.ndim == 0 else array)
@@ -201,7 +209,7 @@ def prepare_features(
     n_clusters: int,
     weights: np.ndarray | None = None,
 ) -> Prepared:
-    """Centre and scale rows (n, m); drop constant and collinear columns, with a warning.
+    """Centre and scale rows; drop constant and collinear columns, with a warning.
 
     Parameters
     ----------
@@ -209,14 +217,14 @@ def prepare_features(
     covariance : covariance family
     fixed : parameter ``fixed_covariance`` of `CECIB`
     reg : ridge of the scatters, as a multiple of the variances of the columns
-    n_clusters : number of clusters; collinear columns matter for more than one
-    weights : (n,) masses of the rows, by default 1
+    n_clusters : number of clusters; collinear columns are retained if it is 1
+    weights : (n,) weights of the rows, by default 1
 
     Raises
     ------
     ValueError
-        If ``covariance="full"`` has too few rows without ``reg``, or if ``fixed`` is not a
-        covariance of the columns.
+        If there are too few rows for ``covariance="full"`` with ``reg=0``, or if ``fixed`` is not
+        a covariance of the columns.
     """
     m = X.shape[1]
     mass = np.ones(len(X)) if weights is None else weights
@@ -281,11 +289,11 @@ def prepare_features(
 
 
 def _independent_columns(x: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """Which of the columns of scaled rows (n, d) to retain (d,), so that they are not collinear.
+    """Mask (d,) of the columns to retain, so that the retained columns are not collinear.
 
+    ``x`` (n, d) are scaled rows, and ``mass`` (n,) their weights.
     While the condition number of the correlations exceeds 1e6, the column with the smallest
-    residual variance given the others is dropped. All columns stay if there are not more rows than
-    columns.
+    residual variance given the other columns is dropped. If n <= d, all columns are retained.
     """
     n, d = x.shape
     independent = np.ones(d, bool)
@@ -308,7 +316,11 @@ def _independent_columns(x: np.ndarray, mass: np.ndarray) -> np.ndarray:
 def _regress_columns(
     centred: np.ndarray, columns: np.ndarray, x: np.ndarray, mass: np.ndarray
 ) -> DroppedColumns:
-    """Regress some ``columns`` (q,) of ``centred`` (n, m) on ``x`` (n, d), both with mean 0."""
+    """Regress q columns of ``centred`` (n, m) on the columns of ``x`` (n, d).
+
+    ``columns`` (q,) are the indices of the regressed columns, and ``mass`` (n,) the weights of the
+    rows. All columns have a mean of 0.
+    """
     if not columns.size:
         return DroppedColumns(columns, np.zeros((0, x.shape[1])), np.zeros(0))
     targets, roots = centred[:, columns], np.sqrt(mass)[:, None]

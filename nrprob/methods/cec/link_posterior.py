@@ -1,11 +1,11 @@
-"""Posterior of clusters under cannot-links: sums over labels, mean fields, most probable labels.
+"""Posterior of the labels under cannot-links: exact sums, mean fields, most probable labels.
 
 A unit is a must-link component: a set of rows that share a cluster. Without cannot-links, unit u is
 in cluster i with a probability proportional to exp(S_ui), where S are the *scores*. A cannot-link
 excludes that two units share a cluster. The log partition function log Z is the log of the sum of
-exp(sum_u S_u,z(u)) over all labels z of the units that satisfy the cannot-links. Its derivative by
-S_ui is the posterior probability of unit u in cluster i. With all scores multiplied by a large
-factor, the derivative gives the most probable labels.
+exp(sum_u S_u,z(u)) over all labels z of the units that satisfy the cannot-links. The derivative of
+log Z by S_ui is the posterior probability of unit u in cluster i. With all scores multiplied by a
+large factor, the derivative gives the most probable labels.
 
 A *part* is a connected component of the cannot-link graph; parts are independent. The sum over a
 part has one of three forms: an enumeration of its labels, if these are few; a sum over subsets of
@@ -48,11 +48,13 @@ class Links(NamedTuple):
     part : (M,) part to which a labeling belongs; the number of parts on padding
     members : (m, q) at most q units of each of m classes, if all units of different classes are
         cannot-linked; N on padding, which may be a whole class
-    edges : (E, 2) E cannot-links, in both directions, of parts with a mean field; N on padding
-    turn : (N,) for units with a mean field, a colour that no linked unit has; -1 for other units
+    edges : (E, 2) pairs of cannot-linked units in parts with a mean field, each pair in both
+        directions; N on padding
+    turn : (N,) colours of the units with a mean field; cannot-linked units have different colours.
+        -1 for all other units
     n_turns : number of colours
-    group : (N,) for units with a mean field, their part
-    start : (N,) for units with a mean field, initial labels that satisfy their cannot-links
+    group : (N,) part of every unit, used for units with a mean field
+    start : (N,) initial labels that satisfy the cannot-links, used for units with a mean field
     exist : (k,) False for padded clusters, whose scores must be 0; None without padding
     """
 
@@ -78,7 +80,7 @@ class Links(NamedTuple):
 
 
 def log_partition(scores: jax.Array, links: Links) -> jax.Array:
-    """Log partition function log Z of all parts without a mean field, for scores S (N, k)."""
+    """Log partition function log Z of all parts without a mean field, given the scores (N, k)."""
     alone = jnp.where(links.free, jax.nn.logsumexp(scores, axis=1), 0).sum()
     return alone + _sum_of_labelings(scores, links) + _sum_of_sets(scores, links.members)
 
@@ -93,12 +95,13 @@ def _sum_of_labelings(scores: jax.Array, links: Links) -> jax.Array:
 
 
 def _sum_of_sets(scores: jax.Array, members: jax.Array) -> jax.Array:
-    """Log of the sum over all labels in which different classes occupy disjoint sets of clusters.
+    """Log of the sum over all labels for which different classes occupy disjoint sets of clusters.
 
-    ``members`` (m, q) are at most q units of each of m classes. For every class, a recursion over
-    its units computes the weight of all labels that occupy exactly the set s of clusters. When a
-    unit gets a cluster of s, the other units occupy s, or s without this cluster. All terms are
-    positive, whereas inclusion-exclusion would need differences.
+    ``scores`` (N, k) are the scores, and ``members`` (m, q) at most q units of each of m classes.
+    For every class, a recursion over its units computes the weight of all labels that occupy
+    exactly the set s of clusters. If the last unit gets a cluster of s, the units before it occupy
+    s, or s without this cluster. All terms are positive, whereas inclusion-exclusion would need
+    differences.
     """
     m = members.shape[0]
     if m == 0:
@@ -181,7 +184,11 @@ def posterior_and_labels(scores: jax.Array, links: Links) -> tuple[jax.Array, ja
 def _with_field(
     value: jax.Array, shares: jax.Array, scores: jax.Array, links: Links
 ) -> tuple[jax.Array, jax.Array]:
-    """Complete log Z and the posterior ``shares`` (N, k) by the parts with a mean field."""
+    """Add the parts with a mean field to log Z and to the posterior probabilities of the units.
+
+    ``value`` is the log Z of all other parts. ``shares`` (N, k) are the probabilities of the units
+    in these other parts, and ``scores`` (N, k) the scores of all units.
+    """
     if links.edges.shape[0] == 0:
         return value, shares
     field = links.turn >= 0
@@ -192,9 +199,10 @@ def _with_field(
 
 
 def _in_turn(update: Any, state: jax.Array, links: Links, sweeps: int) -> jax.Array:
-    """Update the values (N, k) of the units in ``sweeps`` sweeps, one colour after another.
+    """Update the values ``state`` (N, k) of the units in ``sweeps`` sweeps, colour by colour.
 
-    ``update`` maps the values of all units to new values; only units of one colour take them.
+    ``update`` maps the values of all units to new values. Only the units of the current colour take
+    their new values.
     """
 
     def update_turn(i, state):
@@ -205,7 +213,7 @@ def _in_turn(update: Any, state: jax.Array, links: Links, sweeps: int) -> jax.Ar
 
 
 def _mean_field(scores: jax.Array, links: Links) -> jax.Array:
-    """Mean-field probabilities (N, k) of the clusters of all units.
+    """Mean-field probabilities (N, k) of the clusters of all units, from their scores (N, k).
 
     The probability of a cluster is proportional to exp(score) times the probability that no
     cannot-linked unit is in the cluster.
@@ -221,7 +229,11 @@ def _mean_field(scores: jax.Array, links: Links) -> jax.Array:
 
 
 def _field_labels(scores: jax.Array, shares: jax.Array, links: Links) -> jax.Array:
-    """Labels (N,) of the units with a mean field that satisfy their cannot-links."""
+    """Labels (N,) that satisfy the cannot-links in all parts with a mean field.
+
+    ``scores`` (N, k) are the scores of the units, and ``shares`` (N, k) their probabilities. The
+    labels of all other units have no meaning.
+    """
     n, k = scores.shape
     a, b = links.edges.T
     likely = shares.argmax(1)
@@ -258,14 +270,14 @@ def read_links(
     n_rows: int,
     exist: np.ndarray | None,
 ) -> tuple[Links, int]:
-    """Arrays of the units, and the number of units with a mean field.
+    """Build the record `Links`; count the units with a mean field.
 
     Parameters
     ----------
     node : (n,) unit of every row
-    edges : (e, 2) e pairs of cannot-linked units, each pair once; without units of ``classes``
-    classes : for every class, its units, if all units of different classes are cannot-linked; else
-        empty
+    edges : (e, 2) pairs of cannot-linked units, each pair once; units in ``classes`` do not occur
+    classes : list with the units of every class, if all units of different classes are
+        cannot-linked; else an empty list
     start : (units,) labels that satisfy the cannot-links
     k : number of clusters
     n_rows : number of rows with padding
@@ -312,7 +324,7 @@ def read_links(
 
 
 def _feasible_labelings(units: np.ndarray, apart: Any, k: int, width: int) -> np.ndarray | None:
-    """All labelings of the units of a part that satisfy the cannot-links; None if too many.
+    """All labelings of the units of one part that satisfy the cannot-links; None if too many.
 
     Parameters
     ----------
@@ -345,9 +357,9 @@ def _stack_tables(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Stack tables of different widths into one table, padded with ``fill``.
 
-    The index of the original table of every row is returned as well. At least one row of padding
-    comes last; the index of padding is the number of tables. The shape is at least ``least``, and
-    rounded up so that few distinct shapes are compiled.
+    The result is the stacked table, and for every row the index of its original table. At least one
+    row of padding comes last; the index of padding is the number of tables. The shape of the result
+    is at least ``least``, and rounded up so that few distinct shapes are compiled.
     """
     count = sum(map(len, tables)) + 1
     width = max((t.shape[1] for t in tables), default=1)

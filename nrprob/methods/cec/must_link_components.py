@@ -1,7 +1,7 @@
 """Must-link components of labels and pairs, and cannot-links between components.
 
 A must-link component is called a *unit*: a set of rows that share a cluster. There are n rows, p
-pairs of a type, and k clusters.
+pairs of must-links or of cannot-links, and k clusters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_units(
     n_rows: int,
     exist: np.ndarray | None = None,
 ) -> tuple[Links, int]:
-    """Build the arrays of the units; count the units with a mean-field posterior.
+    """Build the record `Links` of the units; count the units with a mean-field posterior.
 
     Parameters
     ----------
@@ -36,7 +36,13 @@ def read_units(
     links : type of the links that the classes imply: "both", "must" or "cannot"
     k : number of clusters
     n_rows : number of rows with padding
-    exist : (k,) False for padded clusters; ignored where sums run over subsets of clusters
+    exist : mask of the clusters, False for padded clusters; ignored if the posterior is a sum over
+        subsets of clusters. None without padding
+
+    Returns
+    -------
+    links : units and cannot-links
+    n_approximated : number of units with a mean-field posterior
 
     Raises
     ------
@@ -68,13 +74,13 @@ def read_units(
 def _unit_components(
     must_link: np.ndarray, cannot_link: np.ndarray, codes: np.ndarray, links: str, k: int
 ) -> tuple[Components, list[np.ndarray]]:
-    """Units with their cannot-links, and the units of every class.
+    """Units with their cannot-links, and a list with the units of every class.
 
-    The posterior can sum over the subsets of clusters that classes occupy; this sum implies that
-    units of different classes are cannot-linked. If the sum is feasible, the units of every class
-    are returned, and the cannot-links between classes are left out. Otherwise the cannot-links
-    between classes are listed one by one, and the list of classes is empty. The arguments are those
-    of `read_units`.
+    The posterior can sum over the subsets of clusters that classes occupy. This sum implies that
+    units of different classes are cannot-linked. If the sum is feasible, the cannot-links between
+    classes are omitted. If it is not feasible, these cannot-links are listed one by one, and the
+    list of the classes is empty. The list is also empty if the classes imply no cannot-links. The
+    arguments are as in `read_units`.
     """
     must, cannot = [Pairs(must_link, "must_link")], [Pairs(cannot_link, "cannot_link")]
     if links != "cannot":
@@ -102,7 +108,7 @@ def _unit_components(
 
 
 def _cross_class_pairs(rows: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Pairs (p, 2) of rows of different classes; ``label`` are the classes of ``rows``."""
+    """All pairs (p, 2) of ``rows`` in different classes; ``label`` has the class of every row."""
     size = np.bincount(label)
     count = (size.sum() ** 2 - (size**2).sum()) // 2
     if count > _MAX_IMPLIED:

@@ -35,7 +35,7 @@ from nrprob.statistics.rows import Rows, coarse_bucket
 
 
 class KMeansParameters(NamedTuple):
-    """Settings of `solve_partition_kmeans`. All are traced, so new values need no compilation.
+    """Settings of `solve_partition_kmeans`. JAX traces all of them: new values need no compilation.
 
     Attributes
     ----------
@@ -60,10 +60,11 @@ def solve_partition_kmeans(
     n_classes: int,
     n_init: int,
 ) -> Solution:
-    """Run ``n_init`` restarts in parallel, and keep the best.
+    """Run ``n_init`` restarts of k-means with partial labels in parallel, and keep the best.
 
     ``fixed`` (1, N) are the classes of the N rows of the single block, -1 where unknown. The first
-    assignment ignores the classes, because initial centres have no label shares.
+    assignment ignores the classes, because initial centres have no label shares. ``n_clusters`` and
+    ``n_classes`` include padding.
     """
     x, mass = block_table(rows)
     code = fixed[0]
@@ -113,11 +114,11 @@ def solve_partition_kmeans(
 
 
 def kmeans_calls(model: Any, task: Task, strength: float) -> list[SolverCall]:
-    """Calls of the compiled k-means for the restarts of an estimator.
+    """Calls of the compiled program `solve_partition_kmeans` for the restarts of an estimator.
 
     Parameters
     ----------
-    model : the estimator, for its parameters
+    model : estimator with the parameters of k-means
     task : rows in a single block, and their classes
     strength : weight of the labels, in squared units of the standardised rows
     """
@@ -138,15 +139,15 @@ def kmeans_calls(model: Any, task: Task, strength: float) -> list[SolverCall]:
 class PartitionKMeans(PlainClusterer):
     r"""k-means with partial labels as additional features.
 
-    The fit minimises over cluster labels z, centres c and label shares t
+    The fit minimises over cluster labels z, centres :math:`\mu` and label shares t
 
-    .. math:: \sum_i \|x_i - c_{z_i}\|^2 + \lambda \sum_{i \in L} \|s_i - t_{z_i}\|^2,
+    .. math:: \sum_i \|x_i - \mu_{z_i}\|^2 + \lambda \sum_{i \in L} \|s_i - t_{z_i}\|^2,
         \qquad \lambda = \text{strength} \cdot \operatorname{tr} \Sigma
 
     where L are the labelled rows, :math:`s_i` is the one-hot label of row i, and :math:`\Sigma` is
-    the covariance of all rows, so the weight of labels does not depend on the units. The label
-    shares :math:`t_c` are the mean of the one-hot labels in cluster c, or 0 if the cluster has no
-    labels. A class may be split over several clusters at no cost, and a cluster may hold several
+    the covariance of all rows. The weight of labels therefore does not depend on the units. The
+    label shares :math:`t_c` are the mean of the one-hot labels in cluster c, or 0 if cluster c has
+    no labels. A class may be split over several clusters at no cost, and a cluster may hold several
     classes.
 
     Parameters
@@ -166,7 +167,7 @@ class PartitionKMeans(PlainClusterer):
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        One-hot.
+        One-hot form of ``labels_``.
     <n_clusters_>
     <cluster_centers_>
     label_shares_ : ndarray of shape (n_clusters, n_classes)

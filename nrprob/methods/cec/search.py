@@ -1,4 +1,4 @@
-"""Local search of cross-entropy clustering: initial partitions, perturbations, and the result.
+"""Restarts of the local search of cross-entropy clustering: initial partitions, perturbations.
 
 Sizes: N rows with padding.
 """
@@ -20,13 +20,14 @@ _MOST_RESEEDED = 3  # largest number of clusters that a perturbation partitions 
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """Partitions of all restarts, and the steps towards the best of them.
+    """Final partitions of all restarts, and the course of the search for the best partition.
 
     Attributes
     ----------
     partitions : final partition of every restart
-    trace : objective of the best partition after every step, without the constant
-    n_clusters_trace : number of clusters of the best partition after every step
+    trace : objective after every step of the search that led to the best partition, without the
+        constant of the objective
+    n_clusters_trace : number of clusters after every step of this search
     """
 
     partitions: list[Partition]
@@ -53,8 +54,9 @@ def search_partition(
     problem : objective and limits
     init : "k-means++", "random", or initial labels (N,)
     n_init : number of restarts
-    random : source of random numbers
-    report : function that is called with the number of finished restarts and their best value
+    random : random number generator
+    report : function that is called after every restart, with the number of finished restarts and
+        their smallest objective (without its constant)
     """
     search = LocalSearch(problem)
     partitions: list[Partition] = []
@@ -86,7 +88,10 @@ def search_partition(
 def _initial_labels(
     problem: SearchProblem, init: str | np.ndarray, random: np.random.RandomState
 ) -> np.ndarray:
-    """Initial labels (N,): "one" cluster, "k-means++", "random", or given labels."""
+    """Initial labels (N,) of the rows by the method ``init``.
+
+    ``init`` is "one" for a single cluster, "k-means++", "random", or the labels themselves.
+    """
     n, k = len(problem.features), problem.max_clusters
     if not isinstance(init, str):
         return init.astype(np.int32)
@@ -103,7 +108,7 @@ def _initial_labels(
 def _plus_plus_labels(
     problem: SearchProblem, rows: np.ndarray, k: int, random: np.random.RandomState
 ) -> np.ndarray:
-    """Index of the nearest k-means++ centre of every row in ``rows``."""
+    """Labels of the rows with the indices ``rows``: the nearest of ``k`` k-means++ centres."""
     x = problem.features[rows]
     mass = np.asarray(problem.rows.mass).reshape(-1)[rows]
     centres, _ = kmeans_plusplus(x, min(k, len(rows)), sample_weight=mass, random_state=random)
@@ -113,9 +118,9 @@ def _plus_plus_labels(
 def _reseed_clusters(
     problem: SearchProblem, partition: Partition, random: np.random.RandomState
 ) -> np.ndarray:
-    """Labels (N,) after one to three near clusters are partitioned again by k-means++.
+    """Labels (N,) after k-means++ partitions the rows of one to three near clusters again.
 
-    The number of these clusters stays the same, or changes by one.
+    The number of clusters of these rows stays the same, or changes by one.
     """
     existing = np.flatnonzero(partition.sizes > 0)
     first = random.choice(existing)

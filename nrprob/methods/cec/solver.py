@@ -25,14 +25,14 @@ from nrprob.statistics.terms import Terms, TracedTerm, one_hot
 
 
 class CECParameters(NamedTuple):
-    """Parameters of the objective. All are traced, so new values need no compilation.
+    """Parameters of the objective. JAX traces all of them, so new values need no compilation.
 
     Attributes
     ----------
     ridge : (m,) diagonal that is added to the scatter of a cluster; 1 in padding columns
     dimension : number of columns without padding
     total : total mass of all rows
-    least : half the smallest mass of a row
+    least : half the smallest mass of a row; a cluster of smaller mass is empty
     charge : cost of the parameters of a cluster, in nats
     beta : weight of the label entropy
     smallest : smallest mass of a cluster
@@ -50,11 +50,12 @@ class CECParameters(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Further results of the best restart.
+    """Terms of the objective and numbers of clusters of the best restart.
 
     Attributes
     ----------
-    values : (terms,) terms of the objective: features, sizes, and labels if there are any
+    values : (terms,) terms of the objective in nats: features, cluster sizes and, with labels, the
+        label entropy
     active : (steps,) number of clusters after every step, NaN after the last step
     """
 
@@ -64,7 +65,7 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """Terms of the objective of cross-entropy clustering.
+    """Function that builds the terms of the objective of cross-entropy clustering.
 
     Attributes
     ----------
@@ -76,7 +77,7 @@ class Objective:
     labelled: bool
 
     def terms(self, rows: Rows, parameters: CECParameters) -> Terms:
-        """Terms of the features, the cluster sizes and the labels."""
+        """Terms of the features, of the cluster sizes and, if rows have labels, of the labels."""
         unit, zero = jnp.ones((), rows.mass.dtype), jnp.zeros((), jnp.float64)
         least = parameters.least
         features = CrossEntropyCost(parameters.ridge, parameters.dimension, least, self.covariance)
@@ -94,7 +95,7 @@ class Objective:
         return *terms, TracedTerm(parameters.beta, zero, None, labels, False)
 
     def __call__(self, rows: Rows, settings: solve.Settings) -> solve.Problem:
-        """Build the problem that the annealing engine solves."""
+        """Build the problem for an annealing, with constant weights of the terms."""
         terms = self.terms(rows, settings.method)
         weights = jnp.stack([term.weight for term in terms])
         return solve.Problem(terms, FixedWeights(weights))
@@ -111,7 +112,7 @@ def solve_published(
     n_clusters: int,
     n_init: int,
 ) -> solve.Solution:
-    """Run all restarts of the published algorithm, and keep the best.
+    """Run all restarts of the published algorithm of cross-entropy clustering; keep the best.
 
     Rows move one after another, and clusters that become too small are deleted.
 
@@ -121,7 +122,7 @@ def solve_published(
     settings : settings of the engines, with `CECParameters` as ``method``
     seed : random seed
     initial : (B, r) initial labels; None for random labels
-    build : terms of the objective
+    build : function that builds the terms of the objective
     n_clusters : number of clusters with padding
     n_init : number of restarts
     """
@@ -161,11 +162,11 @@ def solve_published(
 
 @jit_by_size("n_clusters")
 def term_values(terms: Terms, rows: Rows, labels: jax.Array, *, n_clusters: int) -> jax.Array:
-    """Values (terms,) of the terms of the objective at labels (B, r)."""
+    """Value (terms,) in nats of every term of the objective, for hard ``labels`` (B, r)."""
     cells = label_cells(rows, labels, n_clusters)[0, 0]
     return jnp.stack([t.weight * (t.cost(cells).sum() + t.constant) for t in terms])
 
 
 def make_parameters(**values: Any) -> CECParameters:
-    """`CECParameters` with all values as float64 arrays."""
+    """Build `CECParameters`, with all ``values`` converted to float64 arrays."""
     return jax.tree.map(lambda value: np.asarray(value, np.float64), CECParameters(**values))

@@ -26,10 +26,10 @@ _BLOCK = 1000  # new rows per block
 
 
 def link_signs(codes: np.ndarray, must_link: np.ndarray, cannot_link: np.ndarray) -> np.ndarray:
-    """Signs (n, n) of pairs: 1 for must-links and equal classes, -1 for cannot-links, else 0.
+    """Sign of every pair of rows (n, n): 1 if must-linked, -1 if cannot-linked, else 0.
 
-    ``codes`` (n,) are the classes, -1 where unknown. Rows of different classes are cannot-linked.
-    ``must_link`` and ``cannot_link`` are pairs of rows, one per line.
+    ``codes`` (n,) are the classes, -1 where unknown. Rows of one class are must-linked, and rows of
+    different classes cannot-linked. ``must_link`` and ``cannot_link`` (pairs, 2) are further pairs.
     """
     known = codes >= 0
     signs = np.where(codes[:, None] == codes, 1.0, -1.0)
@@ -55,7 +55,7 @@ def normalised_laplacian(weights: np.ndarray) -> np.ndarray:
 class SemiSupervisedSpectral(PairEstimator):
     r"""Spectral clustering with soft pairwise constraints.
 
-    The affinities of rows i and j are
+    The affinity of rows i and j is
 
     .. math:: W_{ij} = \exp\left(-\sum_l \frac{(x_{il} - x_{jl})^2}{2 \rho^2 \sigma_l^2}\right)
 
@@ -68,10 +68,10 @@ class SemiSupervisedSpectral(PairEstimator):
         \left[\eta L(W) + (1 - \eta) L(A)\right] U,
         \qquad L(A) = I - D^{-1/2} A D^{-1/2}
 
-    where A is the graph of links, 1 for must-linked and -1 for cannot-linked rows, :math:`\eta`
-    (``eta``) weighs the affinities against the links, and the degrees D are sums of absolute
-    values. The rows of U are scaled to length 1 and clustered by k-means. Links are soft: the
-    clusters may violate them.
+    where A is the matrix of links, 1 for must-linked and -1 for cannot-linked rows. :math:`\eta`
+    (``eta``) weighs the affinities against the links. L(W) is defined like L(A). The degrees D are
+    sums of absolute values of the rows of the matrix. The rows of U are scaled to length 1 and
+    clustered by k-means. Links are soft: the clusters may violate them.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class SemiSupervisedSpectral(PairEstimator):
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        One-hot.
+        One-hot form of ``labels_``.
     <n_clusters_>
     <cluster_centers_>
     embedding_ : ndarray of shape (n_samples, n_clusters)
@@ -250,7 +250,7 @@ class SemiSupervisedSpectral(PairEstimator):
         return [(features.scale**2, among, result)]
 
     def _leading_eigenvectors(self, task: PairTask) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues (k,) and eigenvectors (n, k) of the matrix of ``mode``."""
+        """Eigenvalues (k,) and eigenvectors (n, k) of the matrix that ``mode`` selects."""
         signs = link_signs(class_codes(task.fixed, len(task.X)), task.must_link, task.cannot_link)
         # Affinities, replaced by 1 or 0 where a pair is linked.
         weights = np.exp(-0.5 * cdist(self._kept, self._kept, "sqeuclidean"))
@@ -277,7 +277,10 @@ class SemiSupervisedSpectral(PairEstimator):
     # New rows
 
     def predict_proba(self, X):  # type: ignore[override]
-        """Cluster probabilities of new rows: shares of their affinities to the fitted rows.
+        """p(cluster given row) of new rows, from their affinities to the fitted rows.
+
+        The probability of a cluster is proportional to the sum of the affinities of the new row to
+        the fitted rows of the cluster.
 
         Parameters
         ----------

@@ -319,7 +319,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         return task
 
     def _read_labelings(self, design: Design) -> list[np.ndarray]:
-        """Codes of the known labelings that enter the penalty."""
+        """Known labelings that enter the penalty, each as an array (n,) of group indices."""
         n, n_groups = design.n_samples, design.n_groups
         if design.kind == "nothing":
             return []
@@ -365,9 +365,11 @@ class CMBC(ScoreMixin, LinearClusterer):
         return self
 
     def _choose_strength(self, task: Task, groups: dict[float, list[solve.Solution]]) -> float:
-        """Return the smallest strength for which a G test does not reject independence of known.
+        """Return the smallest strength that makes clusters independent of the known labels.
 
-        All clusters must also be non-empty. If no strength qualifies, the result is 2.
+        A strength qualifies if a G test does not reject independence at 5 %, and if no cluster is
+        empty. If no strength qualifies, the result is 2, with a warning. ``groups`` maps every
+        strength to the solutions of its restarts.
         """
         import pandas as pd
 
@@ -461,7 +463,10 @@ class CMBC(ScoreMixin, LinearClusterer):
 
 
 def _test_redundancy(labels: np.ndarray, labelings: list[np.ndarray]) -> Any:
-    """Independence test for the most dependent labeling, with Bonferroni correction."""
+    """G test of the clusters and the most dependent known labeling, with Bonferroni correction.
+
+    ``labels`` (n,) are the clusters. The result is None without known labelings.
+    """
     if not labelings:
         return None
     tests = [independence_test(labels, codes, n_permutations=0) for codes in labelings]

@@ -1,4 +1,4 @@
-"""Penalty on the mutual information between clusters of binary samples and known groups.
+"""Penalty on the mutual information between clusters of binary rows and known groups.
 
 Sizes: n rows of M binary features; p statistics of a row, with padding; K clusters; R restarts; S
 known groups in all labelings together. The parameters theta (R, K, p) are the probabilities of the
@@ -21,12 +21,11 @@ FORMS = ("chi2", "balanced", "pairs", "printed")
 
 
 class Penalty(NamedTuple):
-    r"""Quadratic penalty P on the information about known groups.
+    r"""Quadratic penalty P on the mutual information of clusters and known groups.
 
-    For known group z, feature j of a row y and the differences
-    :math:`D_{zj} = p(z | y_j = 1) - p(z | y_j = 0)`, cluster k has
-    :math:`E_{kz} = \sum_j D_{zj} \theta_{kj}`, with the mean :math:`E_z` over clusters. The penalty
-    is
+    Let :math:`D_{zj} = p(z | y_j = 1) - p(z | y_j = 0)` for known group z and feature j of a row y.
+    Cluster k has the values :math:`E_{kz} = \sum_j D_{zj} \theta_{kj}`, and :math:`E_z` is their
+    mean over clusters. The penalty is
 
     .. math:: M^2 P = \frac{1}{2K} \sum_{kz} u_z (E_{kz} - E_z)^2
         + \frac{1}{2} \sum_z v_z \left[(a_z + E_z)^2 - M^2 p(z)^2\right]
@@ -81,9 +80,10 @@ def chord_slope(cells: int) -> float:
 
 
 def form_weights(form: str, k: int, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights u and v (both (s,)) of one known labeling in the penalty of a ``form``.
+    """Weights u (s,) and v (s,) of the s groups of one known labeling in a `Penalty`.
 
-    ``p`` (s,) are the shares of its s groups, and ``k`` is the number of clusters.
+    ``form`` is the parameter of `CMBC`, ``k`` the number of clusters, and ``p`` (s,) are the shares
+    of the groups.
     """
     s = p.size
     if form == "chi2":
@@ -102,7 +102,7 @@ def make_penalty(
     width: int,
     active: np.ndarray | None = None,
 ) -> Penalty:
-    """Build the penalty in float64.
+    """Build the record `Penalty` in float64.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def make_penalty(
 
 
 def penalty_value(tables: Penalty, theta: jax.Array) -> jax.Array:
-    """Penalty M^2 P of parameters theta (..., K, p)."""
+    """Penalty M^2 P (...) of the parameters theta (..., K, p)."""
     e = theta @ tables.differences.T
     mean = tables.cluster_mean(e, -2)
     between = (tables.spread * tables.cluster_mean((e - mean[..., None, :]) ** 2, -2)).sum(-1)
@@ -158,7 +158,7 @@ def penalty_value(tables: Penalty, theta: jax.Array) -> jax.Array:
 
 
 def penalty_slope(tables: Penalty, theta: jax.Array) -> jax.Array:
-    """K times the derivative of `penalty_value` with respect to theta (..., K, p)."""
+    """K times the derivative (..., K, p) of `penalty_value` with respect to theta (..., K, p)."""
     e = theta @ tables.differences.T
     mean = tables.cluster_mean(e, -2)[..., None, :]
     residual = tables.spread * (e - mean) + tables.centre * (tables.offset + mean)
@@ -166,9 +166,10 @@ def penalty_slope(tables: Penalty, theta: jax.Array) -> jax.Array:
 
 
 def exact_penalty(tables: Penalty, theta: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """M^2 I(C;Z) under the model, and K times its derivative with respect to theta.
+    """M^2 I(C;Z) (...) under the model, and K times its derivative (..., K, p) by theta.
 
-    I(C;Z) is the mutual information of clusters and known groups, and ``m`` the number of features.
+    I(C;Z) is the mutual information of clusters and known groups, theta (..., K, p) are the
+    parameters, and ``m`` is the number M of features.
     """
     r = jnp.maximum(tables.offset + theta @ tables.differences.T, 1e-30)
     log_ratio = jnp.log(r) - jnp.log(tables.cluster_mean(r, -2)[..., None, :])

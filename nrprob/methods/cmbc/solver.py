@@ -41,7 +41,7 @@ _EQUAL_MEMBERSHIPS = 0.01  # clusters whose memberships differ from 1/K by less 
 
 
 class CMBCParameters(NamedTuple):
-    """Settings of `solve_cmbc`. All are traced, so new values need no compilation.
+    """Settings of `solve_cmbc`. JAX traces all of them, so new values need no compilation.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Fit(NamedTuple):
 
     Attributes
     ----------
-    slope : (1, K, p) coefficients; their product with the statistics of a row is minus the log
+    slope : (1, K, p) coefficients; the inner product with the statistics of a row is minus the log
         likelihood of the row in every cluster
     critical_beta : inverse of the critical temperature
     log_likelihood : log likelihood in nats
@@ -91,9 +91,10 @@ def membership_mask(
 ) -> jax.Array | float:
     """Mask that is added to log memberships: -inf for excluded clusters, else 0.
 
-    Padding clusters (0 in ``active`` (K,)) are excluded and, for a labelled row, all clusters but
-    its class in ``fixed`` (B, r). The shape is (B, r, 1, K). Without labelled rows, it is (K,); if
-    there is no padding either, the mask is the number 0.
+    Padding clusters, which have 0 in ``active`` (K,), are excluded. For a labelled row, all
+    clusters except its class in ``fixed`` (B, r) are also excluded. The mask has the shape
+    (B, r, 1, K), or (K,) if ``fixed`` is None. If ``active`` is None as well, the mask is the
+    number 0.
     """
     none = 0.0 if active is None else jnp.where(active > 0, jnp.zeros((), dtype), -jnp.inf)
     if fixed is None:
@@ -123,9 +124,10 @@ def e_step(
 
     Returns
     -------
-    free : (R,) free energy per row, the mean of T log((1/K) sum_k p(row | k)^(1/T)); at T = 1, it
-        is the mean log likelihood
-    cells : (R, K, p) sums of the statistics over the rows of every cluster, divided by n
+    free : (R,) negative free energy per row, the mean of T log((1/K) sum_k p(row | k)^(1/T)); at
+        T = 1, it is the mean log likelihood
+    cells : (R, K, p) sums of the statistics over the rows of every cluster, divided by the total
+        mass of the rows
     w : (B, r, R, K) memberships times masses of the rows
     """
     log_k = math.log(theta.shape[-2]) if log_k is None else log_k
@@ -145,10 +147,10 @@ def critical_temperature(
 ) -> jax.Array:
     """Critical temperature, below which identical clusters separate.
 
-    It is the largest eigenvalue T of R w = T (I + c R_Z) w. Here R is the correlation matrix of the
-    features, and c the ``strength``. R_Z follows from the weights u and the differences of the
-    penalty; for the chi2 form, it is the part of R between the known groups. ``real`` (p,) states
-    whether a statistic is a feature.
+    It is the largest generalised eigenvalue T, with R w = T (I + c R_Z) w for a vector w. Here R is
+    the correlation matrix of the features, and c the ``strength``. R_Z follows from the weights u
+    and the differences of the penalty; for the chi2 form, it is the part of R between the known
+    groups. ``real`` (p,) states whether a statistic is a feature.
     """
     dtype = rows.mass.dtype
     n = rows.mass.sum()
@@ -292,7 +294,9 @@ def solve_cmbc(
 def _minimise_exact(rows, theta, tables, strength, m, real, barred):
     """Minimise the objective with the exact I(C;Z) by Adam on the logits of theta.
 
-    Returns the parameters (R, K, p) of the smallest objective, and the trace of the objectives.
+    ``theta`` (R, K, p) are initial values, and the other arguments are as in `e_step` and
+    `coordinate_pass`. The function returns the parameters (R, K, p) of the smallest objective of
+    every restart, and the trace of the objectives (2048, R).
     """
     import optax
 

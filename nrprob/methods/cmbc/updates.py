@@ -26,15 +26,16 @@ _EMPTY_SHARE = 1e-8  # clusters with a smaller share of the rows keep their para
 
 
 def parameter_bound(dtype: Any) -> float:
-    """Minimum distance of the parameters from 0 and 1."""
+    """Minimum distance of the probabilities theta from 0 and 1, in arithmetic of type ``dtype``."""
     return 1e-6 if dtype == jnp.float32 else 1e-10
 
 
 def log_likelihood_coefficients(theta: jax.Array, real: jax.Array) -> jax.Array:
     """Coefficients (..., K, p) of the log likelihood of a row in every cluster.
 
-    Their product with the statistics of a row, of which the last is 1, is the log likelihood.
-    ``real`` (p,) states whether a statistic is a feature.
+    The log likelihood is the inner product of the coefficients and the statistics of the row, of
+    which the last is 1. ``theta`` (..., K, p) are the parameters, and ``real`` (p,) states whether
+    a statistic is a feature.
     """
     rest = jnp.where(real, jnp.log1p(-theta), 0)
     coefficients = jnp.where(real, jnp.log(theta), 0) - rest
@@ -44,13 +45,14 @@ def log_likelihood_coefficients(theta: jax.Array, real: jax.Array) -> jax.Array:
 def maximise_coordinate(
     a: jax.Array, b: jax.Array, n: jax.Array, s: jax.Array, low: float
 ) -> jax.Array:
-    """Maximise the penalised likelihood of a single parameter t.
+    """Maximise the penalised log likelihood over a single parameter t.
 
-    The maximum is the root in (low, 1 - low) of a t^3 + (b - a) t^2 - (n + b) t + s, which is
-    t (1 - t) times the derivative of a strictly concave function of t: the log likelihood
-    s log t + (n - s) log(1 - t) less the penalty a t^2 / 2 + b t. Bisection remains stable as a
-    approaches 0, for features that are independent of the known groups; the closed form does not.
-    Every step tests three points at once, and a final Newton step doubles the digits.
+    The objective is strictly concave in t: the log likelihood s log t + (n - s) log(1 - t) minus
+    the penalty a t^2 / 2 + b t. The derivative times t (1 - t) is the polynomial
+    a t^3 + (b - a) t^2 - (n + b) t + s. The maximum is its root in (low, 1 - low). Bisection
+    remains stable as a approaches 0, for features that are independent of the known groups; the
+    closed form does not. Every step tests three points at once, and a final Newton step doubles the
+    digits.
 
     Parameters
     ----------
@@ -82,8 +84,9 @@ def maximise_coordinate(
 class _CoordinateUpdates:
     """Updates of one parameter theta_kj after another, with features j in the outer loop.
 
-    A visit is the update of one parameter. The fields e (K, R, S) are the values E of `Penalty` for
-    S known groups.
+    A visit is the update of one parameter, for all R restarts. The fields e (K, R, S) are the
+    values E of `Penalty` for S known groups. ``strength`` is the penalty weight, and ``width`` the
+    number K of clusters with padding.
     """
 
     def __init__(self, tables: Penalty, strength: jax.Array, width: int):
@@ -104,19 +107,19 @@ class _CoordinateUpdates:
         return jnp.moveaxis(flat.reshape(-1, self.width, flat.shape[-1]).swapaxes(0, 1), 2, 0)
 
     def penalty_fields(self, theta: jax.Array) -> jax.Array:
-        """Fields (K, R, S) of the parameters theta (R, K, p)."""
+        """Fields e (K, R, S) at the parameters theta (R, K, p)."""
         return jnp.moveaxis(theta @ self.d, 0, 1)
 
     def locate_visit(self, i):
-        """Feature, cluster and parameter index of visit ``i``."""
+        """Feature and cluster of visit ``i``, and its index in the order of `to_visit_order`."""
         j, k = i // self.k, i % self.k
         return j, k, i if self.tables.active is None else j * self.width + k
 
     def update_coordinate(self, j, k, t, e, n, s):
         """Update the parameter ``t`` (R,) of feature ``j`` in cluster ``k``, and the fields ``e``.
 
-        ``n`` and ``s`` (R,) are as in `maximise_coordinate`. The results are the new parameter, and
-        the fields after the update.
+        ``n`` and ``s`` (R,) are as in `maximise_coordinate`. The method returns the new parameter
+        (R,) and the new fields (K, R, S).
         """
         mine, mean = e[k], self.tables.cluster_mean(e, -3)
         slope = ((mine - mean) * self.u[j] + (self.offset + mean) * self.v[j]).sum(-1)
@@ -128,14 +131,14 @@ class _CoordinateUpdates:
 
 
 def put_at(array: jax.Array, i: jax.Array, values: jax.Array) -> jax.Array:
-    """Set ``values`` at index i of ``array``, in place within a loop."""
+    """Return ``array`` with ``values`` at index i of the first axis; in place within a loop."""
     return jax.lax.dynamic_update_index_in_dim(array, values, i, 0)
 
 
 def coordinate_pass(
     theta: jax.Array, cells: jax.Array, tables: Penalty, strength: jax.Array, m: jax.Array
 ) -> jax.Array:
-    """Maximise over every parameter in turn, given the memberships (Gauss-Seidel pass).
+    """Maximise the penalised log likelihood over one parameter after another, at fixed memberships.
 
     Parameters
     ----------
@@ -174,7 +177,9 @@ def partial_pass(
     strength: jax.Array,
     m: jax.Array,
 ) -> jax.Array:
-    """Maximise over every parameter in turn, and update the memberships before each parameter.
+    """Maximise the penalised log likelihood over one parameter after another.
+
+    The memberships are updated before each parameter.
 
     Features are binary, so a new parameter multiplies the unnormalised membership of a row by one
     of two factors. Memberships are recomputed from the log likelihoods often enough to avoid

@@ -31,14 +31,14 @@ from nrprob.methods.conditional.table import DiscreteColumn
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table of a fit.
+    """Name, type and distinct values of one column of the table that was fitted.
 
     Attributes
     ----------
-    name : name of the column in a frame, else its position
+    name : name of the column in a frame, or position of the column in an array
     kind : type of the column: "number", "categorical", "ordered", "count" or "constant"
-    values : (V,) distinct values of a discrete column, in the order of the levels of an ordered
-        pandas column, otherwise sorted; empty for other columns
+    values : (V,) distinct values of a discrete column, sorted; for an ordered pandas column, in the
+        order of its levels. Empty for numeric and constant columns
     """
 
     name: Any
@@ -58,10 +58,11 @@ class Column:
         return np.arange(len(self.values), dtype=float)
 
     def encode(self, cells: np.ndarray) -> tuple[np.ndarray, list[Any]]:
-        """Codes (n,) of the entries ``cells`` (n,), and the values that did not occur in the fit.
+        """Encode entries ``cells`` (n,) of the column as integer codes (n,).
 
         The code of a value is its index in ``values``. It is -1 for a missing value, and for a
-        value that did not occur in the fit.
+        value that did not occur in the fit. The method returns the codes, and the list of the
+        distinct values that did not occur in the fit.
         """
         place = {value: code for code, value in enumerate(self.values.tolist())}
         codes = np.full(len(cells), -1)
@@ -90,7 +91,8 @@ class Columns:
         Parameters
         ----------
         X : pandas frame, or ndarray of shape (n, m) with NaN where values are missing
-        categorical, ordered : "auto", or names or positions of columns
+        categorical, ordered : names or positions of the columns of this type; "auto" to infer the
+            types from the values
 
         Raises
         ------
@@ -115,7 +117,7 @@ class Columns:
 
     @property
     def kinds(self) -> dict[Any, str]:
-        """Type of every column by its name or position."""
+        """Types of the columns: a dict from the name or position of a column to its type."""
         return {column.name: column.kind for column in self.columns}
 
     @property
@@ -130,19 +132,23 @@ class Columns:
 
     @property
     def discrete(self) -> list[Column]:
-        """The discrete columns."""
+        """The categorical, ordered and count columns, in the order of the table."""
         return [c for c in self.columns if c.kind in DISCRETE]
 
     def encode(self, X: Any) -> tuple[np.ndarray | None, list[DiscreteColumn]]:
         """Read the numeric columns of a table as floats, and its discrete columns as codes.
 
-        A value of a discrete column that did not occur in the fit counts as missing, and raises a
-        warning.
+        A value of a discrete column that did not occur in the fit counts as missing; the method
+        warns of such values.
+
+        Parameters
+        ----------
+        X : frame or array with n rows and the columns of the fit
 
         Returns
         -------
         numbers : (n, d) numeric columns, NaN where missing; None without numeric columns
-        discrete : the discrete columns
+        discrete : one `DiscreteColumn` per discrete column
         """
         _, cells = read_cells(X)
         floats = [_as_floats(cells[j]) for j in self.numeric_positions]
@@ -162,7 +168,10 @@ class Columns:
 
 
 def _as_floats(cells: np.ndarray) -> np.ndarray:
-    """Entries (n,) of a numeric column as floats, NaN where missing; ValueError for text."""
+    """Convert entries (n,) of a numeric column to floats, NaN where missing.
+
+    Raises ValueError for text.
+    """
     if cells.dtype.kind == "f":
         return cells
     try:
@@ -176,7 +185,11 @@ def _as_floats(cells: np.ndarray) -> np.ndarray:
 
 
 def _positions(what: str, chosen: Any, names: list[Any]) -> set[int] | None:
-    """Positions of the columns that the parameter ``what`` names; None for "auto"."""
+    """Positions of the columns that the user lists in ``chosen``; None for "auto".
+
+    ``chosen`` is the value of the parameter ``what``: names or positions of columns. ``names`` are
+    the names of all columns.
+    """
     if isinstance(chosen, str):
         if chosen == "auto":
             return None
@@ -201,9 +214,13 @@ def _final_kind(
 ) -> str:  # fmt: skip
     """Type of column ``j``: the declared type, else the type ``guess`` that its values suggest.
 
+    ``categorical`` and ``ordered`` are the positions of the columns that the user declared to be of
+    this type; None for "auto". ``cells`` (n,) are the entries of the column, and ``name`` is its
+    name.
+
     If the user lists the categorical columns, other columns whose values suggest a categorical
-    type are numeric. The same rule applies to a list of ordered columns. Columns of text are always
-    discrete. ``cells`` (n,) are the entries of the column.
+    type are numeric. If the user lists the ordered columns, other columns whose values suggest an
+    ordered or count type are numeric. A column of text is always discrete.
     """
     if guess == CONSTANT:
         return CONSTANT
@@ -232,9 +249,10 @@ def _missing(cells: np.ndarray) -> np.ndarray:
 
 
 def _values(X: Any, j: int, cells: np.ndarray, kind: str) -> np.ndarray:
-    """Distinct values (V,) of a discrete column.
+    """Distinct values (V,) of column ``j`` of a table ``X``; empty unless the column is discrete.
 
-    They have the order of the levels of an ordered pandas column; otherwise they are sorted.
+    The values of an ordered pandas column have the order of its levels. The values of any other
+    column are sorted. ``cells`` (n,) are the entries of the column, and ``kind`` is its type.
     """
     if kind not in DISCRETE:
         return np.empty(0)

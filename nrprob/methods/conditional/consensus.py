@@ -1,9 +1,9 @@
 """Consensus of an ensemble of labelings with equal numbers of clusters.
 
 The members of the ensemble are labelings of the same n rows, each with k clusters. The indicators
-of a member are k columns: column c is 1 for the rows of its cluster c, and 0 for the others. The
-consensus is a clustering of the rows by the stacked indicators of all members. Two functions
-compute it, with different criteria:
+of a member are k columns: column c is 1 for the rows of cluster c of the member, and 0 for all
+other rows. The consensus is a clustering of the rows by the stacked indicators of all members. Two
+functions compute a consensus, with different criteria:
 
 - `find_consensus` minimises the within-cluster scatter of the indicators: the sum of squared
   distances of the rows of indicators from the mean of their cluster. Every member is itself an
@@ -33,18 +33,19 @@ _BLOCK = 1 << 22  # entries of the contingency tables that are computed together
 
 
 class Agreement(NamedTuple):
-    """Consensus labelings of S restarts, and the best restart.
+    """Result of S restarts of a consensus of n rows in k clusters.
 
     Attributes
     ----------
     labels : (S, n) consensus labels of every restart
-    objective : (S,) minimised objectives: within-cluster scatter, or objective of the mixture
+    objective : (S,) minimised objectives: the within-cluster scatter of `find_consensus`, or minus
+        the log likelihood of the mixture of `fit_consensus`
     converged : (S,) whether a restart converged
     n_iter : (S,) numbers of iterations
-    best : index of the restart of the smallest objective
-    trace : objective of the best restart at every iteration
-    centroids : (k, members * k) means of the indicators in every cluster: for every label of every
-        member, its share among the rows of the cluster
+    best : index of the restart with the smallest objective
+    trace : objective of the best restart after every iteration
+    centroids : (k, members * k) means of the indicators of all members in every cluster of the
+        consensus: shares of the labels of every member among the rows of the cluster
     model : mixture of `fit_consensus`; None for `find_consensus`
     """
 
@@ -59,15 +60,15 @@ class Agreement(NamedTuple):
 
 
 class ConsensusModel(NamedTuple):
-    """Mixture of the principal components of weighted indicators.
+    """Gaussian mixture of k clusters in q principal components of the members' indicators.
 
     Attributes
     ----------
-    directions : (members * k, q) map from indicators to scores of q principal components; it
+    directions : (members * k, q) map from indicators to scores of the principal components; it
         includes the weights of the members
     centre : (q,) component scores of the mean indicators
-    coef, intercept : (k, q) and (k,) linear functions of the component scores, one per cluster; a
-        row belongs to the cluster of the largest function
+    coef, intercept : (k, q) and (k,) coefficients of one linear function of the component scores
+        per cluster; a row belongs to the cluster whose function has the largest value
     """
 
     directions: np.ndarray
@@ -76,7 +77,7 @@ class ConsensusModel(NamedTuple):
     intercept: np.ndarray
 
     def predict(self, columns: np.ndarray) -> np.ndarray:
-        """Consensus labels (n,) of rows, from the members' labels ``columns`` (n, members)."""
+        """Consensus labels (n,) of rows, given the members' labels ``columns`` (n, members)."""
         scores = _indicators(columns, len(self.coef)) @ self.directions - self.centre
         return (scores @ self.coef.T + self.intercept).argmax(1)
 
@@ -93,13 +94,13 @@ def find_consensus(
 
     The indicators contain the labels of the start member itself. If members agree little, these
     indicators keep the search at its start. Therefore every start runs twice, once without these
-    indicators in the first iteration. The run of the smaller scatter is retained.
+    indicators in the first iteration. The run with the smaller scatter is retained.
 
     Parameters
     ----------
     columns : (n, members) labels of the members, below ``k``
     k : number of clusters
-    fixed : (n,) cluster of labelled rows, else -1
+    fixed : (n,) cluster of labelled rows, else -1; None without labels
     n_starts : maximum number of starts
     max_iter : maximum number of iterations of a run
     mass : (n,) weights of the rows; by default 1
@@ -111,7 +112,7 @@ def find_consensus(
     n_votes = mass.sum() * members
 
     def cluster_centroids(labels):
-        """Centroids (k, members * k) of the clusters, and the scatter about them."""
+        """Centroids (k, members * k) of clusters ``labels`` (n,), and the scatter about them."""
         indicators = sparse.csr_array((mass, labels, np.arange(n + 1)), shape=(n, k))
         sums = (transpose @ indicators).toarray().T
         size = np.bincount(labels, mass, minlength=k)
@@ -127,7 +128,11 @@ def find_consensus(
     starts = order[np.sort(first)][:n_starts]
 
     def run_descent(labels, member):
-        """Iterate from ``labels``; the first iteration ignores the indicators of ``member``."""
+        """Move rows to their nearest cluster until no row moves, from initial ``labels`` (n,).
+
+        The first iteration ignores the indicators of ``member``, unless ``member`` is None. Returns
+        labels, objective, whether the run converged, trace and centroids.
+        """
         trace: list[float] = []
         converged = False
         centroids, objective = cluster_centroids(labels)
@@ -163,10 +168,10 @@ def find_consensus(
 
 
 def agreement_weights(columns: np.ndarray, k: int, mass: np.ndarray | None = None) -> np.ndarray:
-    """Weights (members,) of the members, by their agreement with the others; the mean weight is 1.
+    """Weights (members,) of the members of an ensemble, with mean 1.
 
-    The weight is proportional to the square of the mean normalised mutual information with the
-    other members.
+    The weight of a member is proportional to the square of its mean normalised mutual information
+    with the other members.
 
     Parameters
     ----------
@@ -213,10 +218,10 @@ def fit_consensus(
     ----------
     columns : (n, members) labels of the members, below ``k``
     k : number of clusters
-    fixed : (n,) cluster of labelled rows, else -1
+    fixed : (n,) cluster of labelled rows, else -1; None without labels
     weights : (members,) weights of the members, with mean 1
     mass : (n,) weights of the rows
-    keys : (n,) random numbers that depend on the contents of the rows
+    keys : (n,) random numbers that depend on the contents of the rows, from `row_keys`
     seeds : random seeds, one per restart
     reg, max_iter, tol : as in `fit_mixtures`
     dtype : floating-point type of the mixture
@@ -229,7 +234,7 @@ def fit_consensus(
     mean = np.asarray(weighted.sum(0)).ravel() / total
 
     def apply_moment(v):
-        """Total scatter matrix of the weighted indicators, times the vectors v."""
+        """Product of the total scatter matrix of the weighted indicators and the columns of v."""
         v = scale[:, None] * v
         scatter = transpose @ (x @ v) - total * np.outer(mean, mean @ v)
         return scale[:, None] * scatter
@@ -257,7 +262,10 @@ def fit_consensus(
 
 
 def _indicators(columns: np.ndarray, k: int) -> sparse.csr_array:
-    """Stacked indicators (n, members * k) of the members' labels, which are below ``k``."""
+    """Stacked indicators (n, members * k) of the members' labels ``columns`` (n, members).
+
+    All labels are below ``k``.
+    """
     return stack_indicators(columns, [np.arange(k)] * columns.shape[1])
 
 
@@ -294,7 +302,8 @@ def vote_shares(columns: np.ndarray, names: np.ndarray, weights: np.ndarray) -> 
     Parameters
     ----------
     columns : (n, members) labels of the members
-    names : (members, k) for every label of every member, its cluster of the consensus
+    names : (members, k) cluster of the consensus to which `match_labels` matches every label of
+        every member
     weights : (members,) weights of the members
     """
     n = len(columns)

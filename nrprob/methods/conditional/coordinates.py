@@ -1,6 +1,7 @@
-"""Linear coordinates of the residuals, in which their covariance plus ridge is the identity.
+"""Linear coordinates in which the covariance of the residuals plus the ridge is the identity.
 
-Sizes: n rows, m features, p coordinates.
+The residuals are the rows after regression on the known structure. Sizes: n rows, m features, p
+coordinates.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ _MIN_VARIANCE = 1e-10  # variance, relative to the largest, up to which a direct
 class Coordinates:
     """Linear map from residuals (n, m) to coordinates y (n, p), and the inverse map.
 
-    Residuals vary less than errors, because the fitted means are subtracted. They are multiplied by
-    the inflation sqrt(n / dof), so that their variance estimates the variance of the errors.
+    Residuals vary less than errors, because the fitted means are subtracted. Multiplication by the
+    inflation sqrt(n / dof) makes the variance of the residuals an estimate of the variance of the
+    errors.
 
     Attributes
     ----------
     basis : (m, p) map from residuals in units of X to y, which includes the inflation
     back : (p, m) map from y to inflated residuals in units of X
-    inflation : factor of the residuals
+    inflation : the factor sqrt(n / dof) of the residuals
     scale : root mean square of the inflated residuals
-    variances : (p,) variances along the coordinates, with the ridge, before scaling to 1
+    variances : (p,) variances along the coordinates, with the ridge, before they are scaled to 1
     shrinkage : shrinkage intensity of Ledoit and Wolf
-    nu0, s0 : weight of the ridge, and the variance that the ridge shrinks to
+    nu0, s0 : weight of the ridge, and the variance towards which the ridge shrinks
     dof : residual degrees of freedom
     rounding : (p, p) covariance of the rounding errors of the columns, in the coordinates y
     """
@@ -89,7 +91,7 @@ class Coordinates:
     def from_moments(
         cls, square: np.ndarray, fourth: float, n: int, dof: float, covariance: str, ridge: float
     ) -> Coordinates:
-        """Compute the coordinates of n residuals from their moments, for stored rows.
+        """Compute the coordinates of the residuals of n stored rows, from moments of the residuals.
 
         Rounding errors are left out, because the steps between distinct values do not follow from
         moments.
@@ -146,13 +148,13 @@ class Coordinates:
     def metric_map(
         self, y: np.ndarray, metric: Any, n_clusters: int, weights: np.ndarray | None = None
     ) -> np.ndarray:
-        """Linear map (p, p) from y to the space in which k-means initialises restarts.
+        """Linear map (p, p) from the coordinates y to the space in which initial k-means runs.
 
         Parameters
         ----------
         y : (n, p) coordinates of the residuals
-        metric : whitening exponent from 0 (the scale of the residuals) to 1 (y itself), or
-            "kurtosis"
+        metric : whitening exponent from 0 (the scale of the residuals) to 1 (y itself); or
+            "kurtosis" for the ``n_clusters - 1`` directions of the smallest kurtosis
         n_clusters : number of clusters, K
         weights : (n,) weights of the rows; by default 1
         """
@@ -186,11 +188,12 @@ def _varying_directions(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the orthogonal directions in which residuals r (n, m) vary.
 
-    ``dof`` and ``covariance`` limit the number of directions, as in `_retained_rank`.
+    ``dof`` and ``covariance`` limit the number of directions, as in `_retained_rank`. ``weights``
+    (n,) are the weights of the rows; None if all are 1.
 
     Returns
     -------
-    z : (n, p) residuals along these directions
+    z : (n, p) components of the residuals along the directions
     basis : (m, p) directions
     variances : (p,) variances along the directions
     """
@@ -229,10 +232,12 @@ def _eigen_directions(
 
 
 def _retained_rank(variances: np.ndarray, dof: float, covariance: str) -> int:
-    """Number of directions to retain, from the variances along them in decreasing order.
+    """Number of directions of the residuals to retain.
 
-    Directions without variance are left out. If a "tied" covariance has more than dof / 2
-    directions, the first min(30, dof / 2) remain.
+    ``variances`` are the variances along the directions, in decreasing order. Directions without
+    variance are left out. If a "tied" covariance would have more than dof / 2 directions, the first
+    min(30, dof / 2) remain. ``dof`` are the residual degrees of freedom, and ``covariance`` is the
+    form of the error covariance.
     """
     rank = int((variances > _MIN_VARIANCE * variances[0]).sum())
     if covariance == "tied" and rank > dof / 2:

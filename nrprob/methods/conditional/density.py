@@ -27,9 +27,11 @@ from nrprob.settings import standard
 
 
 class ResidualDensity(Clusterer):
-    """Density of the residuals of a complete numeric table, if group means were subtracted.
+    """Mixin of `ConditionalMixture` for the density of the residuals, for significance tests.
 
-    Implements `nrprob.estimator.density.DensityEstimator`, the interface of `nrprob.evidence`.
+    A fit has this density if the table is numeric and complete, and group means were subtracted.
+    The mixin implements `nrprob.estimator.density.DensityEstimator`, the interface of
+    `nrprob.evidence`.
     """
 
     # Parameters and fitted state of the estimator.
@@ -65,8 +67,8 @@ class ResidualDensity(Clusterer):
     def clone_for_tests(self):
         """Return an unfitted copy for `nrprob.evidence`.
 
-        The copy treats all columns as numeric, subtracts group means, and has no noise. It
-        therefore has a density of residuals.
+        The copy treats all columns as numeric, subtracts group means, and has no noise component.
+        A fit of the copy therefore has a density of residuals.
 
         Returns
         -------
@@ -100,8 +102,8 @@ class ResidualDensity(Clusterer):
         X : array-like or frame of shape (n_samples, n_features)
         known : as in `fit`
         seed : int, default=0
-            Random seed of the fit to all samples. It is used only if this estimator was not fitted
-            to them, or has noise.
+            Random seed of the fit to all samples. The method makes this fit only if the estimator
+            has noise, or was not fitted to these samples.
 
         Returns
         -------
@@ -133,9 +135,10 @@ class ResidualDensity(Clusterer):
     def is_tested_by_residuals(self, X, *, known=None):
         """Whether the significance tests of a table use its residuals about group means.
 
-        True for complete numeric tables. The exceptions are tables whose group effects are fitted
-        with the clusters, because the parameters demand this or because known groups are small.
-        True also for a table with which `fit` raises an error.
+        The result is True for a complete numeric table, unless its group effects are fitted with
+        the clusters. They are fitted with the clusters if the parameters require it, or if the
+        known groups are small. The result is also True for a table with which `fit` raises an
+        error.
 
         Parameters
         ----------
@@ -166,7 +169,10 @@ class ResidualDensity(Clusterer):
         return not (fixed or (small and chosen)) or self.n_clusters == 1
 
     def _was_fitted_to(self, X, known) -> bool:
-        """Whether this estimator was fitted to ``X`` and ``known``, with its present n_clusters."""
+        """Whether this estimator was fitted to ``X`` and ``known``.
+
+        The fit must also have the present number ``n_clusters`` of clusters.
+        """
         fitted = np.shape(getattr(self, "membership_", 0))[1:]
         if not fitted or (self.n_clusters != "auto" and fitted != (self.n_clusters,)):
             return False
@@ -197,7 +203,7 @@ class ResidualDensity(Clusterer):
 
     @property
     def _shares_form(self) -> int:
-        """Form of the cluster shares in the fit: UNIFORM, FREE or BY_GROUP."""
+        """Form of the cluster shares in the fit: UNIFORM, FREE or BY_GROUP; see `shares`."""
         if self._shares_by_group:
             return BY_GROUP
         subtracted = self.effects_kind_ == "subtract"
@@ -242,7 +248,7 @@ class ResidualDensity(Clusterer):
             )
 
     def _residuals(self, X, known) -> tuple[np.ndarray, Design]:
-        """Residuals (n, p) of new rows in the coordinates of the fit, and their known structure."""
+        """Residuals (n, p) of new rows in the coordinates of the fit, and the encoded ``known``."""
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
@@ -255,7 +261,10 @@ class ResidualDensity(Clusterer):
         return self._removal(np.asarray(X, np.float64), design) @ self._coordinates.basis, design
 
     def _log_densities(self, y) -> np.ndarray:
-        """Log densities plus log weights (n, K) at coordinates y (n, p), up to a constant."""
+        """Log weight plus log density (n, K) of every cluster at coordinates y (n, p).
+
+        A constant that is equal for all clusters is left out.
+        """
         root = np.linalg.cholesky(self._sigma)
         white = solve_triangular(root, y.T, lower=True).T
         centres = solve_triangular(root, self._centres.T, lower=True).T
@@ -301,10 +310,11 @@ class ResidualDensity(Clusterer):
         return with_noise(log_density[:, None], noise_log_density(y), self.noise_)[1]
 
     def mixture_covariance(self):
-        """Total covariance of the mixture in the coordinates of `residuals_of`, up to a factor.
+        """Total covariance of the mixture in the coordinates of `residuals_of`.
 
-        It is the covariance of the errors plus the second moments of the centres, weighted by
-        cluster. For t errors, the scale matrix replaces the covariance of the errors.
+        The total covariance is the covariance of the errors plus the second moments of the centres,
+        with the weights of the clusters. For t errors, the scale matrix replaces the covariance of
+        the errors.
 
         Returns
         -------
@@ -321,10 +331,10 @@ class ResidualDensity(Clusterer):
     def has_flexible_clusters(self):
         """Whether the clusters can fit heavy tails, or unequal covariances of known groups.
 
-        If so, the significance test uses additional null models that can do the same. The result is
-        True if a cluster may have few samples: with free weights, with more than two clusters, or
-        if one of two clusters has few samples. The result is also True if errors follow a t
-        distribution, or if the covariance is not "tied".
+        If so, the significance test uses additional null models, which can fit these features as
+        well. The result is True if a cluster may have few samples: with free weights, with more
+        than two clusters, or if one of two clusters has few samples. The result is also True if
+        errors follow a t distribution, or if the covariance is not "tied".
 
         Returns
         -------
@@ -351,7 +361,7 @@ class ResidualDensity(Clusterer):
         Returns
         -------
         list of dict
-            Settings for `set_params`.
+            Parameters for `set_params`, one dict per refit.
 
         See Also
         --------

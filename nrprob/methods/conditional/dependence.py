@@ -6,10 +6,10 @@ regression on the numeric columns and on the discrete columns before column j,
 .. math:: \log p_j(v | x, y_1, ..., y_{j-1}, z)
     = \log p_j(v | z) + \phi_j(v)^T W_j^T f(x, y) - \log Z,
 
-where v is a value of column j, f are standardised features, and Z normalises the probabilities.
-:math:`\phi_j(v)` is the indicator vector of the value of a categorical column, or the score of the
-value of an ordered column. The regression weights W_j have a ridge penalty. Features whose score
-test is not significant are left out.
+where v is a value of column j, and Z normalises the probabilities. f are standardised features of x
+and of the columns before column j. :math:`\phi_j(v)` is the indicator vector of value v of a
+categorical column, or the score of value v of an ordered or count column. The regression weights
+W_j have a ridge penalty. Features whose score test is not significant are left out.
 
 Significance tests compare clusters with this density. A smooth dependence between two columns
 therefore does not count as evidence of clusters.
@@ -36,10 +36,10 @@ def conditional_log_probability(
     columns: list[DiscreteColumn], log_tables: list[np.ndarray], residuals: np.ndarray | None,
     training: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """Log probabilities (n,) of the discrete values of every sample, given its numeric values.
+    """Log probability (n,) of all discrete values of a sample, given its numeric values.
 
-    The regressions are fitted to the training samples, and evaluated at all samples. Missing
-    discrete values are left out.
+    The regressions of this module are fitted to the training samples, and evaluated at all samples.
+    Missing discrete values are left out.
 
     Parameters
     ----------
@@ -78,11 +78,17 @@ def conditional_log_probability(
 def _score_moments(
     log_p: np.ndarray, codes: np.ndarray, basis: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Moments of the basis functions under log probabilities ``log_p`` (n, V).
+    """Moments of the basis functions of a discrete column, for the score tests of its features.
+
+    Parameters
+    ----------
+    log_p : (n, V) log probabilities of the V values for every sample
+    codes : (n,) observed values
+    basis : (V, r) basis functions of the values
 
     Returns
     -------
-    error : (n, r) basis functions of the observed values ``codes`` less their expectations
+    error : (n, r) basis functions of the observed values less their expectations
     spread : (n, r, r) covariances of the basis functions
     """
     p = np.exp(log_p)
@@ -106,13 +112,20 @@ def _is_significant(feature: np.ndarray, error: np.ndarray, spread: np.ndarray) 
 
 
 def _standardise(values: np.ndarray, training: np.ndarray) -> np.ndarray:
-    """Scale values (n, p) to mean square 1 in the training samples; 0 where missing."""
+    """Scale columns of values (n, p) to mean square 1 in the training samples; 0 where missing.
+
+    ``training`` are the indices of the training samples.
+    """
     deviation = np.sqrt(np.nanmean(values[training] ** 2, axis=0))
     return np.nan_to_num(values / np.where(deviation > 0, deviation, 1))
 
 
 def _value_basis(column: DiscreteColumn) -> np.ndarray:
-    """Basis functions (V, r) of the values: indicators, or scores of an ordered column."""
+    """Basis functions (V, r) of the V values of a discrete column.
+
+    They are the r = V indicators of the values of a categorical column, or the standardised scores
+    (r = 1) of an ordered or count column.
+    """
     if column.scores is None:
         return np.eye(column.n_values)
     return column.standard_scores[:, None]
@@ -121,20 +134,20 @@ def _value_basis(column: DiscreteColumn) -> np.ndarray:
 def _fit_weights(
     features: np.ndarray, codes: np.ndarray, offset: np.ndarray, basis: np.ndarray
 ) -> np.ndarray:
-    """Weights (p, r) that maximise the penalised likelihood.
+    """Regression weights (p, r) of a discrete column, by maximum likelihood with a ridge penalty.
 
     Parameters
     ----------
     features : (n, p) standardised features
-    codes : (n,) observed values
-    offset : (n, V) log probabilities without features
+    codes : (n,) observed values of the column
+    offset : (n, V) log probabilities of the values in the model without features
     basis : (V, r) basis functions of the values
     """
     shape = features.shape[1], basis.shape[1]
     rows = np.arange(len(codes))
 
     def loss(flat):
-        """Penalised negative log likelihood, and its gradient (p * r,)."""
+        """Penalised negative log likelihood at weights ``flat`` (p * r,), and its gradient."""
         weights = flat.reshape(shape)
         log_p = log_softmax(offset + features @ weights @ basis.T, axis=1)
         error = np.exp(log_p)

@@ -47,7 +47,7 @@ class DiagnosticsMixin(Clusterer):
         self, table: np.ndarray, subtracts: str,
         remedy: str = "fit with errors='gaussian', balance=0 and effects='random'",
     ) -> bool:  # fmt: skip
-        """Warn of clusters in one known group, small groups, and shares that differ.
+        """Warn of clusters in a single known group, small groups, and shares that differ by group.
 
         Parameters
         ----------
@@ -94,10 +94,10 @@ class DiagnosticsMixin(Clusterer):
         return asked and not small
 
     def _warn_gain(self, data: TableData, problem: Problem, held: Ends, form: Form) -> None:
-        """Warn if a joint fit of effects and clusters is much better than subtracted means.
+        """Warn if a joint fit of group effects and clusters is much better than subtracted means.
 
-        Two joint fits, with the common shares of ``form`` and with shares by group, take a few EM
-        steps from the memberships of ``held``.
+        Two joint fits take a few EM steps from the memberships of ``held``. One has common cluster
+        shares, and the other has cluster shares by known group.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class DiagnosticsMixin(Clusterer):
     def _warn_equal_clusters(self, entropy: float) -> None:
         """Warn if the memberships of most samples are nearly equal for all clusters.
 
-        ``entropy`` is the mean entropy of the memberships divided by log K.
+        ``entropy`` is the mean entropy of the memberships divided by log K, from 0 to 1.
         """
         if entropy > EQUAL_CLUSTERS:
             self._warn_degenerate(
@@ -140,9 +140,9 @@ class DiagnosticsMixin(Clusterer):
             )
 
     def _warn_shares(self, gains: dict[str, float]) -> None:
-        """Warn if a fit with shares by group has a much larger objective, but was not selected.
+        """Warn if a fit with cluster shares by known group is much better, but was not selected.
 
-        ``gains`` are the gains and thresholds of `joint_fit.choose_effects`, in nats.
+        ``gains`` are the gains and thresholds in nats that `joint_fit.choose_effects` returns.
         """
         enough = gains["gain_by_group"] > 1.5 * gains["margin"] + gains["shares_penalty"]
         if enough and self.weights == "auto":
@@ -154,7 +154,7 @@ class DiagnosticsMixin(Clusterer):
             )
 
     def _warn_joint(self) -> None:
-        """Warn if cluster shares differ between known groups, after a joint fit."""
+        """Warn if effects="auto" selected a joint fit with cluster shares that differ by group."""
         if self.effects_kind_ == "subtract":
             return
         if self.effects == "auto" and "gain_by_group" in self.decisions_ and len(self.shares_) > 1:

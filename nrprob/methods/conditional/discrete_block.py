@@ -31,8 +31,8 @@ import jax.numpy as jnp
 import numpy as np
 
 _CLIP = 1.0  # largest Newton step of the slope of a tilt
-# For group effects without a prior: the largest step, and the largest difference from the largest
-# effect of the column.
+# Bounds of group effects with a flat prior: the largest step, and the largest distance of an effect
+# below the largest effect of the group on the column.
 _FREE_STEP, _FREE_RANGE = 3.0, 12.0
 _SWEEPS = 2  # proportional-fitting sweeps within an EM step
 _NEWTON_STEPS = 6  # Newton steps of `wright_omega`
@@ -41,7 +41,10 @@ _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 class Values(NamedTuple):
-    """Discrete columns of a table, in blocks of samples of one known group.
+    """Discrete columns of a table, in B blocks of r samples of one known group.
+
+    The W values of all J columns are on one axis. V is the largest number of values of a column.
+    A *tilt* is an ordered or count column; k_je are eigenvalues (see `score_moments`).
 
     Attributes
     ----------
@@ -71,7 +74,7 @@ class TiltRidge(NamedTuple):
     Attributes
     ----------
     pseudo : number of pseudo-samples per cluster, which shrink cluster effects to the marginal
-    nu, scale : weight (in groups) and scale of the prior of tau^2
+    nu, scale : weight (in groups) and scale of the prior of the variances tau^2 of group effects
     """
 
     pseudo: jax.Array
@@ -80,7 +83,9 @@ class TiltRidge(NamedTuple):
 
 
 class Discrete(NamedTuple):
-    """Parameters of the discrete block.
+    """Parameters of the discrete block: K clusters, L known groups, J columns with W values in all.
+
+    A *tilt* is an ordered or count column; every other column is categorical.
 
     Attributes
     ----------
@@ -89,7 +94,7 @@ class Discrete(NamedTuple):
     slope : (K, J) cluster effects of tilts
     u : (L, W) group effects of categorical columns
     group_slope : (L, J) group effects of tilts
-    tau2 : (J,) variances of the group effects
+    tau2 : (J,) prior variances of the group effects
     v : (L, J, V) posterior variances v_jze of the group effects along the eigenvectors e
     """
 
@@ -103,7 +108,7 @@ class Discrete(NamedTuple):
 
 
 def wright_omega(x: jax.Array) -> jax.Array:
-    """Wright omega function: the solution w of w + log w = x, for x of any size.
+    """Wright omega function of every entry of x: the solution w of w + log w = x.
 
     The solution is computed by Newton steps.
     """
@@ -141,26 +146,26 @@ class DiscreteBlock:
         self.rank = self.present.sum(1)
 
     def _by_column(self, values: jax.Array) -> jax.Array:
-        """Add up values (..., W) by column: (..., J)."""
+        """Sums (..., J) of ``values`` (..., W) over the values of every column."""
         return _einsum("...w,wj->...j", values, self.membership)
 
     def _to_values(self, values: jax.Array) -> jax.Array:
-        """Repeat ``values`` (..., J), one per column, for all values of the column: (..., W).
+        """Repeat an entry of ``values`` (..., J) for all values of its column: (..., W).
 
-        This is a matrix product. With indexing, XLA would recompute ``values`` many times.
+        A matrix product is used, because with indexing XLA would recompute ``values`` many times.
         """
         return _einsum("...j,wj->...w", values, self.membership)
 
     def _by_slot(self, values: jax.Array) -> jax.Array:
-        """Rearrange an axis of length W to axes (J, V); -inf if a column has fewer than V values.
+        """Rearrange ``values`` (..., W) by column: (..., J, V).
 
-        ``values`` has the shape (..., W), and the result (..., J, V).
+        If a column has fewer than V values, the remaining entries are -inf.
         """
         low = jnp.full_like(values[..., :1], -jnp.inf)
         return jnp.concatenate([values, low], -1)[..., self.data.slots]
 
     def _largest(self, values: jax.Array) -> jax.Array:
-        """Maximum (..., J) over the values of every column."""
+        """Maximum (..., J) of ``values`` (..., W) over the values of every column."""
         return self._by_slot(values).max(-1)
 
     def _normalise(self, logits: jax.Array) -> jax.Array:
@@ -185,10 +190,11 @@ class DiscreteBlock:
         return self._normalise(jnp.where(self.tilted_value, tilted, theta.beta))
 
     def log_density(self, theta: Discrete) -> jax.Array:
-        """Expected log probabilities (B, K, r) of the observed values.
+        """Expected log probability (B, K, r) of the observed values of every sample, by cluster.
 
         The expectation is over the posterior of the group effects. The variances v of this
-        posterior reduce the log probability of a column by sum_e k_je v_jze / 2.
+        posterior reduce the log probability of column j in group z by sum_e k_je v_jze / 2. The
+        eigenvalues k are those of `score_moments`.
         """
         loss = 0.5 * (self.data.curvature * theta.v).sum(-1)
         loss = jnp.where(self.fixed | self.absent, 0.0, loss)[:, None, self.data.column]
@@ -204,9 +210,9 @@ class DiscreteBlock:
         return jax.ops.segment_sum(blocks, self.block_group, self.n_groups)
 
     def m_step(self, tables: jax.Array, theta: Discrete) -> Discrete:
-        """Update cluster and group effects by proportional fitting, then the variances.
+        """Update all effects by proportional fitting, then the variances of the group effects.
 
-        ``tables`` (L, K, W) are the expected numbers of samples of `tables`.
+        ``tables`` (L, K, W) are the expected numbers of samples from the method `tables`.
         """
         theta = jax.lax.fori_loop(
             0, _SWEEPS, lambda _, theta: self._fitting_sweep(tables, theta), theta
@@ -214,7 +220,10 @@ class DiscreteBlock:
         return self._variances(tables, theta)
 
     def _fitting_sweep(self, tables: jax.Array, theta: Discrete) -> Discrete:
-        """Update all effects once, given expected tables (L, K, W)."""
+        """Update all cluster and group effects once.
+
+        ``tables`` (L, K, W) are the expected numbers of samples by group, cluster and value.
+        """
         column, score = self.data.column, self.data.score
         pseudo = self.ridge.pseudo * self.data.marginal
         size = self._by_column(tables)[..., column]
@@ -244,7 +253,10 @@ class DiscreteBlock:
         return self.fit_group_effects(tables, theta)
 
     def fit_group_effects(self, tables: jax.Array, theta: Discrete) -> Discrete:
-        """Update group effects, given the cluster effects and expected tables (L, K, W)."""
+        """Update the group effects, given the cluster effects.
+
+        ``tables`` (L, K, W) are the expected numbers of samples by group, cluster and value.
+        """
         size = self._by_column(tables)[..., self.data.column]
         fit, by_group = size * jnp.exp(self.log_table(theta)), tables.sum(1)
         # 1. Categorical columns: penalised proportional fitting.
@@ -258,22 +270,30 @@ class DiscreteBlock:
         return theta._replace(u=u, group_slope=jnp.where(self.absent, 0.0, slope))
 
     def _newton(self, value: jax.Array, gradient: jax.Array, information: jax.Array) -> jax.Array:
-        """Slopes (..., J) after one clipped Newton step; categorical columns are unchanged."""
+        """Slopes (..., J) of tilts after one clipped Newton step from the slopes ``value``.
+
+        Entries of categorical columns are unchanged. ``gradient`` (..., J) are the derivatives of
+        the objective, and ``information`` (..., J) minus the second derivatives.
+        """
         step = jnp.clip(gradient / jnp.maximum(information, 1e-12), -_CLIP, _CLIP)
         return jnp.where(self.data.tilted, value + step, value)
 
     def _variance_of_scores(self, fit: jax.Array) -> jax.Array:
-        """Mass times variance (..., J) of the scores in fitted tables (..., W)."""
+        """Variance (..., J) of the scores of every column, times the total mass of the column.
+
+        ``fit`` (..., W) are the fitted masses of the values.
+        """
         size = self._by_column(fit)
         first = self._by_column(fit * self.data.score)
         second = self._by_column(fit * self.data.score**2)
         return second - first**2 / jnp.maximum(size, _TINY)
 
     def _group_effects(self, observed: jax.Array, fit: jax.Array, theta: Discrete) -> jax.Array:
-        """Update group effects u (L, W) of categorical columns.
+        """Update the group effects u (L, W) of categorical columns.
 
-        The step delta of an effect solves T - E exp(delta) - (u + delta) / tau^2 = 0. T is the
-        observed number of samples with the value in the group, and E the fitted number.
+        The step delta of an effect u with the prior variance tau^2 solves
+        T - E exp(delta) - (u + delta) / tau^2 = 0. T is the observed number of samples with the
+        value in the group (``observed``, (L, W)), and E is the fitted number (``fit``, (L, W)).
         """
         tau2 = theta.tau2[self.data.column]
         shift = tau2 * observed - theta.u
@@ -288,7 +308,10 @@ class DiscreteBlock:
         return jnp.where(self.absent | self.tilted_value, 0.0, u)
 
     def _variances(self, tables: jax.Array, theta: Discrete) -> Discrete:
-        """Update the posterior variances v of the group effects, and the prior variances tau^2."""
+        """Update the posterior variances v of the group effects, and their prior variances tau^2.
+
+        ``tables`` (L, K, W) are the expected numbers of samples by group, cluster and value.
+        """
         curvature = self._by_column(tables.sum(1))[..., None] * self.data.curvature
         v = self.present / (curvature + 1 / theta.tau2[:, None])
         occupied = self.occupied[:, None]
@@ -307,10 +330,10 @@ class DiscreteBlock:
         return jnp.where(self.data.tilted, theta.group_slope**2, self._by_column(theta.u**2))
 
     def penalty(self, theta: Discrete) -> jax.Array:
-        """Part of the objective that is added to the sum of the log densities.
+        """Part of the objective F that is added to the sum of the log densities.
 
-        It consists of log priors, less the Kullback-Leibler divergences of the posteriors of the
-        group effects from their priors.
+        The part is the sum of the log priors, less the Kullback-Leibler divergences of the
+        posteriors of the group effects from their priors.
         """
         p = self.data.marginal
         ridge = self.ridge
@@ -326,14 +349,14 @@ class DiscreteBlock:
 
 
 def _log_ratio(observed: jax.Array, fit: jax.Array) -> jax.Array:
-    """Log of ``observed / fit``, in which both numbers are at least 1e-300."""
+    """Log of ``observed / fit``, after both arrays are bounded below by 1e-300."""
     return jnp.log(jnp.maximum(observed, _TINY)) - jnp.log(jnp.maximum(fit, _TINY))
 
 
 def initial_discrete(data: Values, n_clusters: int, n_groups: int, scale: float) -> Discrete:
-    """Parameters before the first M-step: marginals, and effects of 0.
+    """Parameters before the first M-step: marginals from the data, and effects of 0.
 
-    ``scale`` is the initial variance of the group effects.
+    ``scale`` is the initial variance of the group effects, both prior and posterior.
     """
     n_columns, most = data.curvature.shape
     log_p = jnp.log(data.marginal)
@@ -351,8 +374,9 @@ def initial_discrete(data: Values, n_clusters: int, n_groups: int, scale: float)
 def score_moments(marginal: np.ndarray, tilted: bool) -> np.ndarray:
     """Eigenvalues k_je of the information of one sample about the group effects of column j.
 
-    A tilt has one effect, whose scores have variance 1, so its eigenvalue is 1. A categorical
-    column with the marginal p (V,) has the V - 1 positive eigenvalues of diag(p) - p p'.
+    A *tilt*, an ordered or count column, has one effect. The scores of its values have variance 1,
+    so the eigenvalue is 1. A categorical column with the marginal p (V,) has the V - 1 positive
+    eigenvalues of diag(p) - p p'.
     """
     if tilted:
         return np.ones(1)

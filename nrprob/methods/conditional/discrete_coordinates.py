@@ -18,7 +18,10 @@ _PSEUDO = 2.0  # pseudo-samples, which shrink the marginal of a group to the ove
 
 
 def group_marginal(column: DiscreteColumn, groups: np.ndarray, n_groups: int) -> np.ndarray:
-    """Shares (L, V) of the values of a column by known group, shrunk to the overall shares."""
+    """Shares (L, V) of the V values of a column in L known groups, shrunk to the overall shares.
+
+    ``groups`` (n,) are the known groups of the samples.
+    """
     seen = column.codes >= 0
     table = np.zeros((n_groups, column.n_values))
     mass = 1 if column.mass is None else column.mass[seen]
@@ -30,9 +33,9 @@ def chi_square_coordinates(column: DiscreteColumn, groups: np.ndarray, n_groups:
     """Coordinates of a discrete column relative to its distribution in the known group.
 
     A categorical column y has V coordinates (1[y = v] - p(v|z)) / sqrt(p_v (V - 1)), the chi-square
-    metric of multiple correspondence analysis. Here p_v is the share of value v, and p(v|z) its
-    share in known group z. An ordered or count column has one coordinate t(y) - E[t|z], with
-    standardised scores t. The total variance of a column is about 1.
+    metric of multiple correspondence analysis. Here p_v is the share of value v, and p(v|z) is the
+    share of value v in known group z. An ordered or count column has one coordinate t(y) - E[t|z],
+    with standardised scores t. The variances of the coordinates of a column add up to about 1.
 
     Returns
     -------
@@ -55,8 +58,8 @@ def chi_square_coordinates(column: DiscreteColumn, groups: np.ndarray, n_groups:
 class LocationDesign:
     """Design matrix of the location effects, learnt from the samples of a fit.
 
-    A categorical column y has one design column 1[y = v] - p(v|z) for every value v but the first,
-    with the share p(v|z) of the value in known group z. An ordered or count column has one design
+    A categorical column y has one design column 1[y = v] - p(v|z) for every value v but the first.
+    Here p(v|z) is the share of value v in known group z. An ordered or count column has one design
     column t(y) - E[t|z], with standardised scores t. Entries are 0 for missing values. Design
     columns are centred within known groups and standardised. Constant design columns are left out;
     s of the s' design columns remain.
@@ -81,7 +84,7 @@ class LocationDesign:
         cls, columns: list[DiscreteColumn], groups: np.ndarray, n_groups: int,
         weights: np.ndarray | None = None,
     ) -> LocationDesign:  # fmt: skip
-        """Learn marginals, means and scales.
+        """Learn the design from the discrete columns of a fit.
 
         Parameters
         ----------
@@ -100,13 +103,19 @@ class LocationDesign:
         return cls(marginals, scores, means[:, varies], deviation[varies], varies)
 
     def __call__(self, columns: list[DiscreteColumn], groups: np.ndarray) -> np.ndarray:
-        """Design matrix (n, s) of samples in known groups of the fit."""
+        """Design matrix (n, s) of samples with discrete values ``columns`` in ``groups`` (n,).
+
+        All groups must have occurred in the fit.
+        """
         codes = [c.codes for c in columns]
         q = _raw_design(self.marginals, self.scores, codes, groups)[:, self.varies]
         return (q - self.means[groups]) / self.scale
 
     def for_new_groups(self, columns: list[DiscreteColumn]) -> np.ndarray:
-        """Design matrix (n, s) of samples in new groups, with the overall marginals of the fit."""
+        """Design matrix (n, s) of samples in new groups, which did not occur in the fit.
+
+        The overall marginals of the fit replace the marginals of the groups.
+        """
         marginals = [column.marginal[None] for column in columns]
         means = np.zeros((1, len(self.scale)))
         design = LocationDesign(marginals, self.scores, means, self.scale, self.varies)

@@ -1,11 +1,12 @@
 """E-step and M-step of a conditional mixture with one covariance.
 
-The errors have a normal or a multivariate t distribution. The mass of a row is its weight in the
-objective. Masses w of a row in the clusters are its memberships times its mass. Under t errors,
-every row also has a weight for every cluster, which is low for outliers.
+The errors have a normal or a multivariate t distribution. The mass of a row is the weight of the
+row in the objective. The mass w of a row in a cluster is the membership in the cluster times the
+mass of the row. Under t errors, every row also has a weight in every cluster, which is low for
+outliers.
 
 Sizes: B blocks of r rows, n = B r rows, L known groups, K clusters and p coordinates, all with
-padding. Arrays by row are split into pieces of m rows, which are processed one after another.
+padding. Rows are processed in pieces of m rows, one piece after another.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _dot = partial(jnp.matmul, precision=_HIGHEST)
 
 
 class Residuals(NamedTuple):
-    """Residuals in coordinates in which their ridged covariance is the identity.
+    """Residuals in coordinates in which their covariance plus the ridge is the identity.
 
     Attributes
     ----------
-    y : (B, r, p) rows, 0 on padding
+    y : (B, r, p) residuals of the rows, in B blocks of r rows of one known group; 0 on padding
     mass : (B, r) masses of the rows, 0 on padding
     group : (B,) known group of every block
     sizes : (L,) total masses of the groups, 0 on padding
@@ -52,22 +53,22 @@ class Residuals(NamedTuple):
 
 
 class Hyperparameters(NamedTuple):
-    """Settings of `solve_residuals`. All are traced, so new values need no compilation.
+    """Settings of `solve_residuals`. JAX traces all of them, so new values need no compilation.
 
     Attributes
     ----------
     d : number of coordinates, without padding
     dof : residual degrees of freedom
     n : number of rows, or sum of their weights
-    nu0, s0 : weight of the ridge, and the variance that it shrinks to
-    floor : number that is added to variances, times dof / (dof + nu0)
+    nu0, s0 : weight of the ridge, and initial variance towards which the ridge shrinks
+    floor : the M-step adds floor * dof / (dof + nu0) to the variances
     rounding : (p, p) covariance of rounding errors; (p,) variances unless the covariance is "tied"
     log_scale : sum of log D, where D are the variances in `Residuals`
     log_det : log determinant of the ridged covariance of the residuals, in units of the data
     constant : constant part of the log densities in the objective
     kappa : weight of the penalty on unequal cluster shares in a known group
-    free : (1,) whether the weights of the clusters are fitted; (2,) False and True to fit both
-        equal and fitted weights, and choose
+    free : (1,) whether the weights of the clusters are fitted; or (2,) False and True, to run a fit
+        with equal and a fit with fitted weights, and select one of them
     nu : degrees of freedom of t errors
     tol, max_iter : convergence criterion, and maximum number of EM steps
     """
@@ -90,7 +91,7 @@ class Hyperparameters(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Parameters of one restart.
+    """Parameters of one restart: K clusters in p coordinates.
 
     Attributes
     ----------
@@ -98,7 +99,7 @@ class Parameters(NamedTuple):
     sigma : (p, p) scale matrix; (p,) if it is diagonal
     precision : inverse of ``sigma``, of the same shape
     log_det : log determinant of ``sigma``
-    s0 : variance that the ridge shrinks to
+    s0 : variance towards which the ridge shrinks
     log_weights : (K,) log of K times the clusters' weights; 0 if the weights are equal
     """
 
@@ -113,13 +114,16 @@ class Parameters(NamedTuple):
 class Sums(NamedTuple):
     """Sufficient statistics of rows for the M-step.
 
+    The factor of a row in a cluster is the mass of the row in the cluster. Under t errors, the mass
+    is multiplied by the weight of the row in the cluster.
+
     Attributes
     ----------
     held : (K,) total masses of the clusters
-    size : (K,) sums of masses times weights under t errors; ``held`` for normal errors
-    sums : (K, p) sums of rows, multiplied by the same factors
-    scatter : sums (p, p) of products or (p,) of squares of rows, multiplied by the same factors;
-        None for normal errors, for which the sums over all rows do not depend on the clusters
+    size : (K,) sums of the factors; equal to ``held`` for normal errors
+    sums : (K, p) sums of the rows times their factors
+    scatter : sums over rows and clusters of (p, p) products of the coordinates, or of (p,) squares,
+        times the factors; None for normal errors, for which they do not depend on the clusters
     """
 
     held: jax.Array
@@ -129,13 +133,13 @@ class Sums(NamedTuple):
 
 
 class State(NamedTuple):
-    """State of one restart after a step.
+    """State of one restart after an EM step.
 
     Attributes
     ----------
-    w : (pieces, K, m) masses of the rows in the clusters
+    w : (pieces, K, m) masses of the rows in K clusters, in pieces of m rows
     sums : sufficient statistics for the next M-step
-    u : (K, L) log weights that balance the known groups
+    u : (K, L) log weights that balance the shares of the clusters in every known group
     t : parameters
     objective, penalty : the maximised objective, and the penalty that it contains
     """
@@ -152,7 +156,7 @@ class EStep(NamedTuple):
     """Result of an E-step: ``w``, ``sums`` and ``u`` of the next `State`.
 
     ``free`` is the free energy: the sum over rows of mass times log density, up to constants.
-    ``change`` is the largest change of a membership.
+    ``change`` is the largest change of a membership in this E-step.
     """
 
     w: jax.Array
@@ -163,9 +167,10 @@ class EStep(NamedTuple):
 
 
 def piece_length(n: int, width: int) -> int:
-    """Number of rows per piece, of ``n`` rows with ``width`` values each.
+    """Number of rows that an E-step processes at a time, of ``n`` rows with ``width`` values each.
 
-    There is one piece if rows are few, and on accelerators, which would wait between pieces.
+    The number is ``n`` if there are few rows. It is also ``n`` on accelerators, which would wait
+    between pieces.
     """
     if n * width < _MANY or not on_cpu():
         return n
@@ -173,16 +178,20 @@ def piece_length(n: int, width: int) -> int:
 
 
 def largest_change(new: jax.Array, old: jax.Array, mass: jax.Array) -> jax.Array:
-    """Largest change of a membership.
+    """Largest absolute change of the membership of a row in a cluster.
 
-    ``old`` and ``new`` are masses of the rows in the clusters, and ``mass`` the masses of the rows.
+    ``old`` and ``new`` are the masses of the rows in the clusters before and after the change.
+    ``mass`` are the masses of the rows.
     """
     share = jnp.where(mass > 0, 1 / jnp.where(mass > 0, mass, 1), 0)
     return (jnp.abs(new - old) * share).max()
 
 
 def _inverse_parts(sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inverse of a full or diagonal covariance, diagonal of the inverse, and log determinant."""
+    """Inverse of a covariance, diagonal of the inverse, and log determinant of the covariance.
+
+    ``sigma`` is the covariance (p, p), or its diagonal (p,) if it is diagonal.
+    """
     if sigma.ndim == 1:
         return 1 / sigma, 1 / sigma, jnp.log(sigma).sum()
     precision, log_det, _ = inverse_and_log_det(sigma)
@@ -230,13 +239,19 @@ class Model:
         self.scatter = self.sum_products(self.mass) if scatter is None else scatter
 
     def sum_products(self, mass: jax.Array) -> jax.Array:
-        """Sums of products, or of squares, of rows with masses (n,)."""
+        """Sums over rows of (p, p) products of coordinates times ``mass`` (n,).
+
+        Unless the covariance is "tied", the sums are (p,) squares times the masses.
+        """
         if self.covariance == "tied":
             return _dot(self.y * mass, self.y.T)
         return (self.y * mass * self.y).sum(-1)
 
     def initial_state(self, w: jax.Array) -> State:
-        """State before the first step, from masses ``w`` (K, n); its parameters are not used."""
+        """State before the first EM step, from the masses ``w`` (K, n) of rows in clusters.
+
+        Of the parameters of this state, the first step uses only ``s0``.
+        """
         p, dtype = len(self.real), self.y.dtype
         square = jnp.zeros((p, p) if self.covariance == "tied" else p, dtype)
         centres, equal = jnp.zeros((self.k, p), dtype), jnp.zeros(self.k, dtype)
@@ -247,7 +262,7 @@ class Model:
         return State(self.to_pieces(w), sums, u, t, least, least)
 
     def to_pieces(self, values: jax.Array) -> jax.Array:
-        """Split values (K, n) of rows into pieces (pieces, K, m)."""
+        """Split values (K, n) of n rows into pieces of m rows: (pieces, K, m)."""
         padded = jnp.pad(values, ((0, 0), (0, -values.shape[1] % self.piece_rows)))
         return jnp.moveaxis(padded.reshape(len(values), -1, self.piece_rows), 1, 0)
 
@@ -257,11 +272,15 @@ class Model:
         return jnp.moveaxis(values, 0, 1).reshape(values.shape[1], -1)[:, :n]
 
     def row_labels(self, w: jax.Array) -> jax.Array:
-        """Labels (n,) of the rows, from masses ``w`` (pieces, K, m)."""
+        """Labels (n,) of the rows: the clusters with the largest masses ``w`` (pieces, K, m)."""
         return w.argmax(1).reshape(-1)[: self.mass.shape[0]].astype(jnp.int32)
 
     def sufficient_statistics(self, w: jax.Array, weight: jax.Array | None) -> Sums:
-        """Sufficient statistics from masses ``w`` (K, n), and weights (K, n) under t errors."""
+        """Sufficient statistics of all rows for the M-step.
+
+        ``w`` (K, n) are the masses of the rows in the clusters. ``weight`` (K, n) are the weights
+        under t errors; None for normal errors.
+        """
         a = w if weight is None else w * weight
         scatter = None if weight is None else self.sum_products(a.sum(0))
         return Sums(w.sum(-1), a.sum(-1), _dot(a, self.y.T), scatter)
@@ -269,7 +288,7 @@ class Model:
     def m_step(self, sums: Sums, s0: jax.Array) -> Parameters:
         """M-step: parameters that maximise the objective, given the sufficient statistics.
 
-        ``s0`` is the variance that the ridge shrank to in the previous step.
+        ``s0`` is the variance of the previous step towards which the ridge shrinks.
         """
         h, data = self.h, self.data
         size, row_sums = sums.size[:, None], sums.sums
@@ -297,10 +316,11 @@ class Model:
         return Parameters(b, sigma, precision, log_det, s0, log_weights)
 
     def cast_parameters(self, t: Parameters) -> Parameters:
-        """Parameters in the floating-point type of these rows, which may be wider.
+        """Convert parameters to the floating-point type of the rows of this model.
 
-        Determinants and weights are recomputed: their rounding errors, times the number of rows,
-        would be as large as the gain of an EM step.
+        If this type is wider, rounding errors of determinants and weights matter: times the number
+        of rows, they would be as large as the gain of an EM step. The method therefore computes
+        determinants and weights again.
         """
         t = jax.tree.map(lambda a: a.astype(self.y.dtype), t)
         precision, _, log_det = _inverse_parts(t.sigma)
@@ -310,10 +330,10 @@ class Model:
         return t._replace(precision=precision, log_det=log_det, log_weights=log_weights)
 
     def row_logits(self, t: Parameters) -> tuple[jax.Array, jax.Array | None]:
-        """Log weights plus log densities (K, n), and the weights (K, n) under t errors.
+        """Log weight plus log density (K, n) of every row in every cluster.
 
-        The log densities lack terms that all clusters have in common. For normal errors, the
-        weights are None.
+        The log densities lack terms that all clusters have in common. The method also returns the
+        weights (K, n) of the rows under t errors; None for normal errors.
         """
         h = self.h
         diagonal = t.precision.ndim == 1
@@ -329,7 +349,7 @@ class Model:
         return prior - 0.5 * (nu + d) * jnp.log1p(q / nu), (nu + d) / (nu + q)
 
     def expand_groups(self, values: jax.Array) -> jax.Array:
-        """Expand values (K, L) of the groups to rows (K, n)."""
+        """Repeat values (K, L) of the known groups for the rows of every group: (K, n)."""
         if self.n_groups == 1:
             return values
         return jnp.repeat(values[:, self.data.group], self.blocks[1], 1)
@@ -356,14 +376,16 @@ class Model:
     ) -> tuple[jax.Array, jax.Array | None, jax.Array, jax.Array]:
         """E-step: masses (K, n), weights (K, n) under t errors, ``u``, and the free energy.
 
-        Scaling iterations balance the known groups, as in unbalanced optimal transport. They are
-        exact when EM has converged.
+        Scaling iterations, as in unbalanced optimal transport, make the shares of the clusters more
+        equal in every known group. Their result is exact when EM has converged.
 
         Parameters
         ----------
         t : parameters
-        u : (K, L) log weights that balance the known groups, which the E-step updates
-        damp : kappa / (1 + kappa); None for no balance
+        u : (K, L) log weights that balance the shares of the clusters in every known group; the
+            E-step updates them
+        damp : kappa / (1 + kappa), with the weight kappa of the penalty on unequal cluster shares;
+            None without this penalty
         mask : (K, n) -inf for clusters that the label of a row excludes, else 0; None without
             labels
         """
@@ -401,8 +423,8 @@ class Model:
     ) -> EStep:  # fmt: skip
         """E-step of all rows, with sufficient statistics.
 
-        ``old`` are the previous masses (pieces, K, m), or None; the other arguments are as in
-        `e_step`.
+        ``old`` are the previous masses (pieces, K, m) of the rows in the clusters; None counts as
+        masses of 0. The other arguments are as in `e_step`.
         """
         n = self.mass.shape[0]
         old = self.to_pieces(jnp.zeros((self.k, n), self.y.dtype)) if old is None else old
@@ -452,7 +474,7 @@ class Model:
         ----------
         t : parameters
         w : (pieces, K, m) masses of the rows in the clusters
-        u : (K, L) log weights that balance the known groups
+        u : (K, L) log weights that balance the shares of the clusters in every known group
         free : free energy from `evaluate_rows`
         """
         h, wide = self.h, jnp.float64

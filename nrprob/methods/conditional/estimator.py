@@ -147,8 +147,9 @@ class ConditionalMixture(
         values, are ordered. Whole numbers with 13 to 50 distinct values, the smallest 0 and the
         largest at most 100, are counts. The model treats counts like ordered columns. Numbers with
         three or more distinct values are numeric if there are fewer than five samples per value, on
-        average. An array with at least 32 ordered or count columns is assumed to hold images, and
-        its columns are numeric. The same rule applies to a frame with at least 32 count columns.
+        average. An array with at least 32 ordered or count columns is assumed to hold images. These
+        columns, and binary columns whose smaller value is 0, are then numeric. The same rule
+        applies to a frame with at least 32 count columns.
     location : "auto" or bool, default="auto"
         Whether to fit location effects: within clusters, the means of the numeric columns depend on
         the discrete columns. "auto" fits location effects if they raise F by more than their
@@ -217,8 +218,8 @@ class ConditionalMixture(
            index below 0.95).
         3. The best two run to convergence. The other restarts stop unconverged.
 
-        For tables with discrete columns or missing values, all steps are in float64, warm-ups have
-        up to 30 steps, and the best three distinct restarts of the subsample run to convergence.
+        For tables with discrete columns or missing values, all steps are in float64, and warm-ups
+        have up to 30 steps. The best three distinct restarts of the subsample run to convergence.
     init : array-like of shape (n_samples,), optional
         Initial labels, which replace the first of the other initial values.
     multi : {"product", "additive"}, default="product"
@@ -281,14 +282,15 @@ class ConditionalMixture(
         without noise are both the best of 20 EM steps from the five best distinct optima, with
         subtracted group means.
     noise_probability_ : ndarray of shape (n_samples,)
-        Probability that a sample is noise. ``membership_`` is conditional on not being noise.
+        Probability that a sample is noise; only for rows in memory. ``membership_`` is conditional
+        on not being noise.
     outliers_ : ndarray of shape (n_samples,)
-        Whether a sample was set aside as an outlier. An outlier has the label of its nearest
-        cluster. In every known group, at least the sample of the smallest noise probability is not
-        set aside.
+        Whether a sample was set aside as an outlier; only for rows in memory. An outlier has the
+        label of its nearest cluster. In every known group, at least the sample of the smallest
+        noise probability is not set aside.
     decisions_ : dict
-        Gains and thresholds in nats, and mean entropies of the memberships divided by log(K), that
-        decided on location effects, group effects and shares.
+        Quantities that determined the choice of location effects, group effects and shares: gains
+        and thresholds in nats, and mean entropies of the memberships divided by log(K).
     objective_ : float
         Minimised objective in nats, ``penalty_ - log_likelihood_``; for joint fits, it is -F in
         units of X. Compare it only between fits of the same ``effects_kind_``.
@@ -474,7 +476,7 @@ class ConditionalMixture(
     # Input
 
     def check_parameters(self):
-        """Raise ValueError for parameters that are invalid for all data."""
+        """Raise ValueError for parameter values that are invalid for every table."""
         super().check_parameters()
         exponents = self.whitening_exponents
         if isinstance(exponents, str) or np.ndim(exponents) != 1 or len(exponents) == 0:
@@ -519,7 +521,7 @@ class ConditionalMixture(
         return _N_INIT_MIXED if self.n_init == "auto" else self.n_init
 
     def prepare(self, X, y, known=None, sample_weight=None) -> Any:
-        """Check the input, remove known structure, and arrange the residuals for the solver."""
+        """Check the input, and return the task of the fit as `_lay_out_fit` makes it."""
         self.check_parameters()
         self._check_one_device()
         table = replace(self._read_table(X, reset=True), mass=sample_weight)
@@ -538,10 +540,11 @@ class ConditionalMixture(
         return self._lay_out_fit(table, design, fixed, initial)
 
     def _lay_out_fit(self, table: TableInput, design: Design, fixed, initial) -> Any:
-        """Task of a fit: a `TableTask` for mixed or incomplete tables, else a `ResidualTask`.
+        """Make the task of a fit: a `TableTask` for a mixed or incomplete table.
 
-        ``fixed`` (n,) are the classes of labelled samples, else -1, and ``initial`` (n,) initial
-        labels; both may be None.
+        For a complete numeric table, subtract the effects of the known structure, and make a
+        `ResidualTask`. ``fixed`` (n,) are the classes of labelled samples, else -1. ``initial``
+        (n,) are initial labels. Either of the two may be None.
         """
         if table.plain is None:
             return self._prepare_table(table, design, fixed, initial)
@@ -566,7 +569,10 @@ class ConditionalMixture(
         return task
 
     def _fits_effects(self, design: Design) -> bool:
-        """Whether group effects may be fitted with the clusters."""
+        """Whether joint fits of group effects and clusters are possible.
+
+        Raises ValueError if the parameters require a joint fit, and there are no known groups.
+        """
         groups = design.kind == "labels" and design.columns is None and design.n_groups > 1
         if not groups and (self.effects in ("fixed", "random") or self.weights == "by_group"):
             raise ValueError(
@@ -578,7 +584,11 @@ class ConditionalMixture(
         return groups and simple and self.n_clusters > 1
 
     def compute(self, task: Any) -> list[Any]:
-        """Results of the task's compiled programs; mixed and incomplete tables use `fit_table`."""
+        """Compute the results of a task; see `Clusterer.compute`.
+
+        `fit_table` fits mixed and incomplete tables. Compiled programs fit the residuals of
+        complete numeric tables.
+        """
         if not isinstance(task, TableTask):
             return super().compute(task)
         return [
@@ -696,7 +706,7 @@ class ConditionalMixture(
             self._fit_joint(*task.joint)
 
     def _set_subtraction(self, design: Design) -> None:
-        """Set the attributes of joint fits to the values that they have for subtracted means."""
+        """Set the fitted attributes of joint fits to their values for subtracted group means."""
         self.effects_kind_, self.effects_gain_, self.decisions_ = "subtract", 0.0, {}
         self.shares_ = np.tile(self.weights_, (design.n_groups, 1))
         self.columns_ = {} if self._columns is None else self._columns.kinds
@@ -719,7 +729,7 @@ class ConditionalMixture(
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
         self._offset = np.asarray(fit.offset[: self.n_clusters, :n_groups], np.float64)
         # `_common` is the constant part of the log densities in the coordinates of the fit,
-        # including 1/K. `_log_unit` converts log densities to units of X.
+        # including -log K. `_log_unit` converts log densities to units of X.
         self._common = self._log_constant(hyperparameters, self.errors_) / float(
             hyperparameters.dof
         )

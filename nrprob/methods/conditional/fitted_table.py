@@ -23,8 +23,8 @@ class FittedTable:
     Attributes
     ----------
     b : (K, d) centres of K clusters in d numeric columns
-    slopes : (q, d) location effects of q design columns
-    m, s : (L, d), (L, d, d) posterior means and covariances of the effects of L known groups
+    slopes : (s, d) location effects of s design columns, which encode the discrete columns
+    m, s : (L, d) posterior means and (L, d, d) covariances of the effects of L known groups
     sigma, t : (d, d) covariance of the errors, and prior covariance of the group effects
     log_share : (L, K) log shares of the clusters by known group
     tables : for every discrete column, log probabilities (L, K, V) of its V values
@@ -96,7 +96,7 @@ class FittedTable:
         self, x: np.ndarray | None, columns: list[DiscreteColumn], groups: np.ndarray,
         *, spread: bool = False,
     ) -> np.ndarray:  # fmt: skip
-        """Log share plus log density (n, K) of samples in known groups of the fit.
+        """Log share plus log density (n, K) of samples under every cluster, given the known group.
 
         Parameters
         ----------
@@ -119,9 +119,10 @@ class FittedTable:
     def _log_density(
         self, x: np.ndarray, columns: list[DiscreteColumn], groups: np.ndarray, spread: bool
     ) -> np.ndarray:
-        """Log densities (n, K) of the observed numeric values; 0 for samples without such a value.
+        """Log densities (n, K) of the observed numeric values of samples under every cluster.
 
-        The arguments are as in `log_joint`.
+        The log density of a sample without an observed numeric value is 0. The arguments are as in
+        `log_joint`.
         """
         residual = x - self.m[groups]
         if self.location and self.data.location is not None:
@@ -150,7 +151,9 @@ class FittedTable:
         return out
 
     def in_units(self, units: Units) -> FittedTable:
-        """Return the same parameters in units of the columns; the origin is ``units.centre``.
+        """Convert the parameters from coordinates to units of the numeric columns.
+
+        The origin of the result is ``units.centre``.
 
         Raises
         ------
@@ -178,7 +181,7 @@ class FittedTable:
         return sizes @ share / sizes.sum()
 
     def average_tables(self) -> list[np.ndarray]:
-        """For every discrete column, probabilities (V, K) of its values by cluster.
+        """Probabilities (V, K) of the values by cluster, one array per discrete column.
 
         The probabilities are means over known groups, weighted by group size.
         """

@@ -33,7 +33,9 @@ _dot = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
 class Numbers(NamedTuple):
-    """Numeric columns of a table, in blocks; all samples of a block belong to one cell.
+    """Numeric columns of a table, in B blocks of r samples of one cell.
+
+    The samples of a cell have the same pattern of observed columns and the same known group.
 
     Attributes
     ----------
@@ -54,13 +56,14 @@ class Numbers(NamedTuple):
 class Constants(NamedTuple):
     """Weighted sums over samples that do not depend on the clusters.
 
-    With noise, a sample counts with its probability of not being noise.
+    x are the numeric values, and q is the design of the location effects. With noise, the mass of a
+    sample is multiplied by the probability that the sample is not noise.
 
     Attributes
     ----------
     n_cell : (C,) total mass of every cell
-    x_cell, q_cell : (C, d), (C, s) sums of x and q by cell
-    xx, xq, qq : (P, d, d), (P, d, s), (P, s, s) sums of products by pattern
+    x_cell, q_cell : (C, d) sums of x and (C, s) sums of q by cell
+    xx, xq, qq : (P, d, d), (P, d, s), (P, s, s) sums of products of x and q by pattern
     n_pattern : (P,) total mass of every pattern
     """
 
@@ -74,13 +77,13 @@ class Constants(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Weighted sums over samples and clusters for the M-step, given memberships R.
+    """Sums over samples for the M-step, weighted by the memberships in K clusters.
 
     Attributes
     ----------
     n : (C, K) mass by cell and cluster
-    x : (C, K, d) sums of the observed values
-    q : (P, K, s) sums of the location design, by pattern
+    x : (C, K, d) sums of the observed numeric values by cell and cluster
+    q : (P, K, s) sums of the design of the location effects by pattern and cluster
     constants : sums that do not depend on the clusters
     """
 
@@ -93,12 +96,14 @@ class Sums(NamedTuple):
 class Ridge(NamedTuple):
     """Hyperparameters of the Gaussian block.
 
+    Sigma is the covariance of the errors, and T the prior covariance of the group effects.
+
     Attributes
     ----------
     nu0 : weight of the ridge of Sigma, in samples
     nu_t, tau0 : weight (in groups) and scale of the prior of T
     location : prior precision lambda_B of the location effects
-    target : (d,) diagonal of the matrix that Sigma and T shrink to, up to a factor
+    target : (d,) diagonal of the matrix to which Sigma and T shrink, up to a factor
     rounding : (d, d) covariance Q of the rounding errors of the numeric columns
     """
 
@@ -111,16 +116,16 @@ class Ridge(NamedTuple):
 
 
 class Gaussian(NamedTuple):
-    """Parameters of the Gaussian block.
+    """Parameters of the Gaussian block: K clusters, L known groups, d numeric columns.
 
     Attributes
     ----------
     b : (K, d) cluster centres
-    slopes : (s, d) location effects B
-    m, s : (L, d), (L, d, d) posterior means and covariances of the group effects
+    slopes : (s, d) location effects B of s design columns
+    m, s : (L, d) posterior means and (L, d, d) covariances of the group effects
     log_det_s : (L,) log determinants of ``s``
     sigma, t : (d, d) covariance of the errors, and prior covariance of the group effects
-    s0 : variance that the ridge shrinks to
+    s0 : variance towards which the ridge shrinks
     """
 
     b: jax.Array
@@ -138,10 +143,11 @@ class Precisions(NamedTuple):
 
     Attributes
     ----------
-    observed, log_det_observed : (P, d, d), (P,) inverse A_p and log determinant of Sigma on the
-        observed columns of every pattern; A_p is padded with zeros
-    sigma, log_det_sigma : (d, d), () inverse and log determinant of Sigma
-    t, log_det_t : (d, d), () inverse and log determinant of T
+    observed : (P, d, d) inverse A_p of Sigma on the observed columns of every pattern, padded with
+        zeros
+    log_det_observed : (P,) log determinants of Sigma on these columns
+    sigma, log_det_sigma : (d, d) inverse of Sigma, and log determinant of Sigma
+    t, log_det_t : (d, d) inverse of T, and log determinant of T
     """
 
     observed: jax.Array
@@ -153,7 +159,7 @@ class Precisions(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """Form of the group effects. The attributes are traced, so all forms use one program.
+    """Form of the group effects. JAX traces the attributes, so all forms use one program.
 
     Attributes
     ----------
@@ -196,15 +202,15 @@ class GaussianBlock:
         self.occupied = (sizes > 0).astype(data.x.dtype)
 
     def _by_cell(self, values: jax.Array) -> jax.Array:
-        """Add up values (B, ...) of blocks by cell."""
+        """Add up values (B, ...) of blocks by cell: (C, ...)."""
         return jax.ops.segment_sum(values, self.cell, self.n_cells)
 
     def _by_pattern(self, values: jax.Array) -> jax.Array:
-        """Add up values (C, ...) of cells by pattern."""
+        """Add up values (C, ...) of cells by pattern: (P, ...)."""
         return jax.ops.segment_sum(values, self.data.pattern, len(self.data.observed))
 
     def _by_group(self, values: jax.Array) -> jax.Array:
-        """Add up values (C, ...) of cells by known group."""
+        """Add up values (C, ...) of cells by known group: (L, ...)."""
         return jax.ops.segment_sum(values, self.group, self.n_groups)
 
     def _constant_sums(self, mass: jax.Array) -> Constants:
@@ -244,7 +250,7 @@ class GaussianBlock:
         )
 
     def precisions(self, theta: Gaussian) -> Precisions:
-        """Inverses of Sigma, of T, and of Sigma on the observed columns of every pattern.
+        """Compute `Precisions` from the covariance matrices of ``theta``.
 
         One call inverts all matrices, because every call would be compiled separately.
         """
@@ -262,7 +268,9 @@ class GaussianBlock:
         """Expected log densities (B, K, r) of the observed numeric values, given the cluster.
 
         The expectation is over the posterior of the group effects and over rounding errors. The
-        result is the log density at the posterior means, less tr(A_p (S_z + Q)) / 2.
+        result is the log density at the posterior means, less tr(A_p (S_z + Q)) / 2. A_p is the
+        precision of the observed columns, S_z the posterior covariance of the group effect, and Q
+        the covariance of the rounding errors.
         """
         a, log_det = precisions.observed, precisions.log_det_observed
         x = (
@@ -305,10 +313,11 @@ class GaussianBlock:
 
             H = sum_p G_p (x) A_p + blockdiag(0, lambda_B I (x) Sigma^-1) - sum_z M_z S_z M_z'
 
-        where (x) is the Kronecker product, and lambda_B the prior precision of the location
-        effects. [R, Q] are the memberships and the location design of the samples. G_p are sums of
-        products of [R, Q] by pattern, and F_zp are sums of [R, Q] by group and pattern. M_z is
-        sum_p F_zp (x) A_p.
+        where (x) is the Kronecker product, and lambda_B is the prior precision of the location
+        effects. S_z is the posterior covariance of the effect of group z. A_p is the inverse of
+        Sigma on the observed columns of pattern p. [R, Q] are the memberships and the location
+        design of the samples. G_p are sums of products of [R, Q] by pattern, and F_zp are sums of
+        [R, Q] by group and pattern. M_z is sum_p F_zp (x) A_p.
 
         The equations are solved in coordinates in which Sigma is the identity. In units of the
         columns, differences of large precisions would lose all digits if columns are nearly
@@ -420,7 +429,10 @@ class GaussianBlock:
         return (result + uncertain) * seen[:, :, None] * seen[:, None, :]
 
     def _error_covariance(self, sums: Sums, theta: Gaussian, precisions: Precisions) -> Gaussian:
-        """Update Sigma from the expected scatter of complete residuals, with the ridge."""
+        """Update Sigma from the expected scatter of the complete residuals, and the ridge.
+
+        Complete residuals include the residuals of missing values.
+        """
         # Compute in coordinates in which the previous Sigma is the identity; see `_locations`.
         white, _ = whitener(theta.sigma)
         root = _dot(theta.sigma, white.T)
@@ -451,7 +463,7 @@ class GaussianBlock:
         )
 
     def _target_trace(self, matrix: jax.Array) -> jax.Array:
-        """Trace of the product of a matrix (d, d) and the target of the ridge."""
+        """Trace of the product of a matrix (d, d) and the diagonal target matrix of the ridge."""
         return (jnp.diagonal(matrix) * self.ridge.target * self.real).sum()
 
     def _effect_covariance(self, theta: Gaussian) -> Gaussian:
@@ -466,11 +478,11 @@ class GaussianBlock:
         return theta._replace(t=jnp.where(estimated, t, theta.t))
 
     def penalty(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
-        """Part of the objective that is added to the sum of the log densities.
+        """Part of the objective F that is added to the sum of the log densities.
 
-        It consists of log priors, less the Kullback-Leibler divergences of the posteriors of the
-        group effects from their priors. For a flat prior, the entropies of the posteriors replace
-        the divergences.
+        The part is the sum of the log priors, less the Kullback-Leibler divergences of the
+        posteriors of the group effects from their priors. If group effects have a flat prior, the
+        entropies of the posteriors are added instead.
         """
         ridge, d, real = self.ridge, self.d, self.real
         log_det_target = jnp.where(real > 0, jnp.log(ridge.target), 0).sum()
@@ -511,7 +523,7 @@ def initial_gaussian(
 
     Parameters
     ----------
-    n_clusters, n_slopes : numbers K of clusters and s of location effects
+    n_clusters, n_slopes : numbers of clusters, K, and of design columns of location effects, s
     m : (L, d) initial group effects
     sigma : (d, d) initial covariance of the errors
     ridge : hyperparameters

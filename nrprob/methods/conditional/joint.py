@@ -6,8 +6,8 @@ densities, an M-step, and a penalty in the objective F. EM maximises
 
 .. math:: F = \sum_i \log \sum_c e^{l_{z_i c}} \prod_{blocks} e^{g(x_i, c, z_i)} + penalties,
 
-where :math:`l_{zc}` is the log share of cluster c in known group z, and g is the log density of a
-block, in expectation over the posterior of the group effects.
+where :math:`l_{zc}` is the log share of cluster c in known group z. The log density g of a block is
+an expectation over the posterior of the group effects.
 
 EM may begin with warm-up steps, in which every cluster has the same share in every known group.
 
@@ -40,7 +40,9 @@ _LARGEST_OFFSET = 80.0  # bound of the log weights that balance the clusters
 
 
 class Table(NamedTuple):
-    """A table, in blocks; all samples of a block belong to one cell.
+    """A table, in B blocks of r samples of one cell.
+
+    The samples of a cell have the same missing pattern and the same known group.
 
     Attributes
     ----------
@@ -64,14 +66,14 @@ class Table(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Settings of one fit. All are traced, so new values need no compilation.
+    """Settings of one fit. JAX traces all of them, so new values need no compilation.
 
     Attributes
     ----------
     ridge, tilt_ridge : hyperparameters of the numeric and of the discrete block
     effects : form of the group effects
     shares : form of the cluster shares: UNIFORM, FREE or BY_GROUP
-    noise : share of noise
+    noise : share of the noise component
     tol : EM has converged when memberships and objective change by at most ``tol``
     """
 
@@ -88,12 +90,12 @@ class JointState(NamedTuple):
 
     Attributes
     ----------
-    r : (B, K, r) memberships; they sum to 1 less the probability of noise
+    r : (B, K, r) memberships in K clusters; their sum is 1 less the probability of noise
     gaussian, discrete : parameters of the blocks
     precisions : inverses of the covariances in ``gaussian``
     shares : cluster shares
     objective : F at these parameters
-    warm_up : number of remaining warm-up steps, which balance the memberships
+    warm_up : number of remaining warm-up steps, in which cluster shares are equal in every group
     n_iter : number of EM steps after the warm-up
     """
 
@@ -154,7 +156,7 @@ class JointModel:
         self, r: jax.Array, gaussian: Any, discrete: Any, shares: Shares,
         warm_up: jax.Array,
     ) -> JointState:  # fmt: skip
-        """State before the first EM step.
+        """State of a restart before the first EM step.
 
         Parameters
         ----------
@@ -184,7 +186,7 @@ class JointModel:
         return Statistics(numeric, tables, self._by_group(weighted.sum(2)))
 
     def update(self, statistics: Statistics, state: JointState) -> JointState:
-        """Parameters of all blocks, given the sums over all samples."""
+        """Update the parameters of all blocks and the shares, given the sums over all samples."""
         gaussian, precisions, discrete = state.gaussian, state.precisions, state.discrete
         if self.gaussian is not None and statistics.numeric is not None:
             gaussian, precisions = self.gaussian.m_step(statistics.numeric, gaussian, precisions)
@@ -196,11 +198,11 @@ class JointModel:
         )
 
     def _by_group(self, values: jax.Array) -> jax.Array:
-        """Add up values (B, ...) of blocks by known group."""
+        """Add up values (B, ...) of blocks by known group: (L, ...)."""
         return jax.ops.segment_sum(values, self.block_group, len(self.table.sizes))
 
     def log_joint(self, state: JointState) -> jax.Array:
-        """Log share plus log density (B, K, r).
+        """Log share plus log density (B, K, r) of every sample under every cluster.
 
         For a labelled sample, the result is -inf for all clusters other than the label.
         """
@@ -216,7 +218,10 @@ class JointModel:
         return jnp.where((label < 0) | (label == cluster), value, -jnp.inf)
 
     def penalty(self, state: JointState) -> jax.Array:
-        """Part of the objective that is added to the sum of the log densities."""
+        """Part of the objective F that is added to the sum of the log densities.
+
+        The part is the sum of the penalties of the blocks and of `shares_penalty`.
+        """
         value = shares_penalty(state.shares, self.settings.shares)
         if self.gaussian is not None:
             value += self.gaussian.penalty(state.gaussian, state.precisions)
@@ -225,7 +230,10 @@ class JointModel:
         return value
 
     def e_step(self, state: JointState) -> JointState:
-        """Update the memberships and the objective; a warm-up balances the memberships."""
+        """Update the memberships and the objective.
+
+        In a warm-up, the memberships have equal cluster shares in every known group.
+        """
         noise = self.settings.noise
         logits = self.log_joint(state)
         top = logits.max(1)
@@ -233,7 +241,7 @@ class JointModel:
         log_density = top + jnp.log(density.sum(1))
 
         def add_noise(log_density):
-            """Log densities with noise, and probabilities of not being noise, (B, r)."""
+            """Log densities (B, r) with noise, and probabilities (B, r) of not being noise."""
             log_density = jnp.log1p(-noise) + log_density
             value = jnp.logaddexp(log_density, jnp.log(noise) + self.table.log_noise)
             return value, jnp.exp(log_density - value)
@@ -250,9 +258,9 @@ class JointModel:
         return state._replace(r=r * clear[:, None], objective=objective)
 
     def _balanced(self, density: jax.Array, offset: jax.Array) -> jax.Array:
-        """Memberships (B, K, r) from densities (B, K, r) and log weights (L, K) of the clusters.
+        """Memberships (B, K, r) of samples with the densities (B, K, r) under the clusters.
 
-        The log weights ``offset`` differ between known groups.
+        ``offset`` (L, K) are log weights of the clusters in every known group.
         """
         r = density * jnp.exp(offset)[self.block_group][..., None]
         return r / r.sum(1, keepdims=True)
@@ -260,7 +268,8 @@ class JointModel:
     def _balancing_offsets(self, density: jax.Array, n_sweeps: jax.Array) -> jax.Array:
         """Log weights (L, K) with which all clusters have equal shares in every known group.
 
-        They are computed from densities (B, K, r) by ``n_sweeps`` scaling iterations.
+        The log weights are computed from ``density`` (B, K, r), the densities of the samples under
+        the clusters, by ``n_sweeps`` scaling iterations.
         """
         sizes = jnp.maximum(self.table.sizes, 1e-30)[:, None]
 
@@ -274,7 +283,7 @@ class JointModel:
         return jax.lax.fori_loop(0, n_sweeps, sweep, offset)
 
     def step(self, state: JointState) -> tuple[JointState, jax.Array]:
-        """Take one EM step; return the state, and whether it has converged."""
+        """Take one EM step; return the new state, and whether EM has converged."""
         after = self.e_step(self.m_step(state))
         tol = self.settings.tol
         moved = (jnp.abs(after.r - state.r) * (self.table.mass > 0)[:, None]).max()

@@ -54,8 +54,8 @@ _SAME = 0.95  # adjusted Rand index from which on two restarts count as equal
 _SMALL_GROUP = 10  # smaller groups do not count in margin and penalty
 SMALL_MEDIAN = 20  # median group size below which group means are poor estimates
 MARGIN_FACTOR = 1.5  # margins that a joint fit has to gain over subtracted means
-# Fall of the mean entropy of the memberships that shares by group need: an amount, in units of
-# log K, or a share of the entropy.
+# Decrease of the mean entropy of the memberships that is required for shares by group: absolute, in
+# units of log K, or relative.
 _CLEARER, _CLEARER_SHARE = 0.1, 0.3
 EQUAL_CLUSTERS = 0.95  # mean entropy of memberships, over log K, above which clusters are equal
 # If the gain of location effects, divided by their degrees of freedom, is between these bounds, the
@@ -155,7 +155,7 @@ def search(problem: Problem, starts: np.ndarray, warm: np.ndarray, form: Form) -
 
 
 def _search_result(problem: Problem, ends: Ends, chosen: np.ndarray) -> SearchResult:
-    """Result of the restarts with the indices ``chosen``."""
+    """Collect the results of the restarts with the indices ``chosen`` from their final states."""
     objective = ends.objective[chosen]
     return SearchResult(
         ends.pick(int(chosen[objective.argmax()])), problem.labels(ends)[chosen], objective,
@@ -164,9 +164,10 @@ def _search_result(problem: Problem, ends: Ends, chosen: np.ndarray) -> SearchRe
 
 
 def _distinct_clusters(problem: Problem, ends: Ends) -> SearchResult:
-    """Leave out restarts whose clusters are nearly equal, unless all restarts are of this type.
+    """Leave out restarts in which the memberships are nearly equal for all clusters.
 
-    With many small groups, the objective may favour equal clusters.
+    If all restarts are of this type, none is left out. With many small groups, the objective may
+    favour equal clusters.
     """
     n_restarts = len(ends.objective)
     entropy = [mean_entropy(problem, ends.pick(i)) for i in range(n_restarts)]
@@ -178,7 +179,7 @@ def sample_leaders(
     sample: Problem, part: TableData, data: TableData, labels: np.ndarray, warm: np.ndarray,
     form: Form,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Memberships (n, K) of all samples, under the best distinct restarts on a subsample.
+    """Memberships (n, K) of all samples under each of the best distinct restarts on a subsample.
 
     Parameters
     ----------
@@ -201,7 +202,7 @@ def sample_leaders(
 
 
 def mean_entropy(problem: Problem, end: Ends) -> float:
-    """Mean entropy of the memberships divided by log K, between 0 and 1."""
+    """Mean entropy of the memberships of the restart ``end``, divided by log K; from 0 to 1."""
     r = problem.layout.from_blocks(np.asarray(end.state.r))
     if r.shape[1] == 1:
         return 0.0
@@ -236,7 +237,10 @@ def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResu
 
 
 def location_freedom(data: TableData) -> float:
-    """Effective degrees of freedom of the location effects, which their ridge penalty reduces."""
+    """Effective degrees of freedom of the location effects of a table.
+
+    The ridge penalty of the location effects reduces the number. It is 0 without location effects.
+    """
     q = data.location_matrix
     if q is None or data.x is None:
         return 0.0
@@ -245,10 +249,11 @@ def location_freedom(data: TableData) -> float:
 
 
 def thresholds(data: TableData, n_clusters: int) -> tuple[float, float]:
-    """Margin of joint effects, and penalty on shares by group, in nats.
+    """Thresholds in nats for joint fits: margin of joint effects, and penalty on shares by group.
 
-    Both are half the log of the group size per degree of freedom, as in BIC. The sums run over
-    known groups z of at least 10 samples, and d is the number of numeric columns:
+    Every parameter of a group costs half the log of the group size, as in BIC. The sums run over
+    known groups z of n_z >= 10 samples. K is the number of clusters, and d is the number of numeric
+    columns:
 
         margin = min(K - 1, d) (sum_z log n_z - max_z log n_z) / 2
 
@@ -270,7 +275,8 @@ class Candidates:
     subtracted : fit with held group effects, which are the group means
     equal : joint fits with common shares
     by_group : joint fits with shares by group
-    free : objective of a joint fit with fitted common shares, from the best fit by group
+    free : objective of a joint fit with fitted common shares, which starts at the clusters of the
+        best fit with shares by group
     """
 
     subtracted: Ends
@@ -333,7 +339,10 @@ def joint_candidates(
 
 
 def _distinct_starts(problem: Problem, starts: np.ndarray) -> np.ndarray:
-    """Leave out initial memberships (S, B, r, K) with the same clusters as an earlier entry."""
+    """Leave out entries of ``starts`` that have the same clusters as an earlier entry.
+
+    ``starts`` (S, B, r, K) are initial memberships.
+    """
     labels = np.stack([problem.layout.from_blocks(r).argmax(1) for r in starts])
     order = np.zeros(len(starts))
     return starts[distinct_optima(labels, order, problem.n_clusters, _SAME, len(starts))]
@@ -348,14 +357,18 @@ def objective_of_common_shares(
 
 
 def penalty_over_common(penalty: float, n_clusters: int, total: float) -> float:
-    """Penalty in nats on shares by group, less the penalty on common shares of all samples."""
+    """Penalty on cluster shares by known group, less the penalty on common shares, in nats.
+
+    ``penalty`` is the penalty on shares by group from `thresholds`, and ``total`` the number of
+    samples or the sum of their weights.
+    """
     return penalty - 0.5 * (n_clusters - 1) * float(np.log(total))
 
 
 def choose_effects(
     data: TableData, problem: Problem, candidates: Candidates, effects: str, weights: str
 ) -> tuple[str, dict[str, float]]:
-    """Select one of the candidates.
+    """Select the form of group effects and shares: one of the candidate fits.
 
     With effects="auto", the fit with subtracted means is the default. A joint fit with common
     shares has to raise the objective by 1.5 margins (see `thresholds`). It is not selected if
@@ -364,11 +377,11 @@ def choose_effects(
     entropy of the memberships.
 
     Means are never subtracted if the median group has fewer than 20 samples, because every sample
-    is then a large part of the mean. In this case, and if the user chose joint effects, shares by
-    group only have to raise the objective of common shares by a penalty. It is the penalty of
-    `thresholds`, or K log(L) / 2 nats for L small groups. Tables with only discrete columns have no
-    means to subtract, so a joint fit is selected. Shares by group then have to raise the objective
-    of the fit ``subtracted`` by the penalty.
+    is then a large part of the mean. In this case, and if the user chose joint effects, only the
+    gain of shares by group over common shares counts. This gain has to exceed K log(L) / 2 nats for
+    L small groups (median below 20 samples), else the penalty of `thresholds`. Tables with only
+    discrete columns have no means to subtract, so a joint fit is selected. The fit with shares by
+    group then has to raise the objective of the fit ``subtracted`` by the penalty.
 
     Parameters
     ----------
@@ -424,7 +437,7 @@ def choose_effects(
 
 @dataclass
 class Decision:
-    """The chosen fit of a table.
+    """Selected fit of a table, and the form of its model.
 
     Attributes
     ----------
@@ -433,8 +446,8 @@ class Decision:
     location : whether there are location effects
     problem : layout and settings
     restarts : restarts of the selected form
-    search : restarts with held group effects; None if another program computed these
-    gains : gains and thresholds of the choices, in nats
+    search : restarts with held group effects; None if `solver.solve_residuals` computed these
+    gains : gains and thresholds of the choices, in nats, and mean entropies of the memberships
     """
 
     kind: str
@@ -508,7 +521,7 @@ def decide_effects(
     -------
     kind : {"subtract", "random", "fixed"}
     weights : {"uniform", "free", "by_group"}
-    location : bool
+    location : whether there are location effects
     restarts : the selected joint fits; None for subtracted means
     gains : dict of gains and thresholds
     """

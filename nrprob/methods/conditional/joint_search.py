@@ -1,4 +1,4 @@
-"""Restarts of the joint EM, which run in parallel in one compiled program.
+"""Restarts of the joint EM, which run in batches by one compiled program.
 
 Sizes: n samples in B blocks of r samples (see `joint`), K clusters, L known groups, d numeric
 columns, S restarts.
@@ -30,7 +30,7 @@ _CERTAIN = 0.95  # membership of a sample in the cluster of its initial label
 
 
 class Form(NamedTuple):
-    """Form of the model: group effects, cluster shares and location effects.
+    """Form of the model of a fit: group effects, cluster shares and location effects.
 
     Attributes
     ----------
@@ -167,9 +167,11 @@ class Problem(NamedTuple):
         return self.layout.from_blocks(np.asarray(self.table.mass))
 
     def from_labels(self, labels: np.ndarray) -> np.ndarray:
-        """Initial memberships (S, B, r, K) from labels (S, n): 0.95 + 0.05 / K for the label.
+        """Initial memberships (S, B, r, K) of S restarts, from initial labels (S, n).
 
-        The membership of a labelled sample in its cluster is 1.
+        The membership of a sample is 0.95 + 0.05 / K in the cluster of its label, and 0.05 / K in
+        every other cluster. If the table has target labels, the membership of a labelled sample in
+        its target cluster is 1.
         """
         k = self.n_clusters
         hit = labels[..., None] == np.arange(k)
@@ -189,10 +191,10 @@ class Problem(NamedTuple):
         ----------
         r : (S, B, r, K) initial memberships
         forms : form of the model of every restart
-        warm : (S,) whether a warm-up comes first; by default not
+        warm : (S,) whether a warm-up comes first; by default there is no warm-up
         max_iter : maximum number of EM steps; by default ``max_iter`` of the problem
         batch : restarts per call of the compiled program; by default depends on the table's size
-        noise : share of noise, whose log densities are part of ``table``
+        noise : share of noise; ``table`` of the problem has the log noise densities
         """
         s = len(r)
         if batch is None:

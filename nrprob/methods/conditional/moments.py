@@ -1,11 +1,11 @@
 """Leading eigenvectors of second moments of sparse counts, after removing the known structure.
 
-The damped counts Y (n, m) are a sparse matrix. Least squares on the known structure D leaves the
-residuals R = Y - D G, which would be a dense matrix. R is never formed: the algorithm only needs
-products of Y with a few vectors, and least squares of these products on D.
+The damped counts Y (n, m) are a sparse matrix. Least squares on the known structure D, with the
+coefficients G, leaves the residuals R = Y - D G. R would be a dense matrix, and is never formed:
+the algorithm only needs products of Y with a few vectors, and least squares of these products on D.
 
-Sizes: n rows, m terms, of which m' are retained; c vectors that are multiplied together; q columns
-of an orthonormal basis of D, and q' columns of D.
+Sizes: n rows; m terms, of which m' are retained; c vectors that are multiplied in one call; q
+columns of an orthonormal basis of D, and q' columns of D.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _BLOCKS = 12  # maximum number of blocks of a Krylov space
 
 @dataclass(frozen=True)
 class Weighting:
-    """Transformation of counts to rows of unit length, learnt by a fit and reused for new rows.
+    """Transformation of term counts to rows of unit length, learnt by a fit.
 
     Attributes
     ----------
-    columns : (m',) indices of the retained terms
-    idf : (m',) inverse document frequencies log((1 + n) / (1 + df)) + 1, for n rows, of which df
-        contain the term
+    columns : (m',) indices of the m' retained terms
+    idf : (m',) inverse document frequencies log((1 + n) / (1 + df)) + 1 of a term that occurs in df
+        of n rows
     damp : "log" to replace a count x > 0 by 1 + log x, or "none"
     """
 
@@ -50,7 +50,7 @@ class Weighting:
 
         Parameters
         ----------
-        x : (n, m) counts
+        x : (n, m) counts of m terms in n rows
         damp : "log" or "none", as in `Weighting`
         min_df : smallest number of rows, or sum of their weights, of a retained term
         weights : (n,) weights of the rows; by default 1
@@ -63,7 +63,10 @@ class Weighting:
         return cls(columns, idf.astype(x.dtype), damp)
 
     def damp_counts(self, x: sparse.csr_array) -> sparse.csr_array:
-        """Damped counts (n, m') of the retained terms, without explicit zeros."""
+        """Damped counts (n, m') of the retained terms in rows with the counts ``x`` (n, m).
+
+        The result has no explicit zeros.
+        """
         x = x[:, self.columns] if self.columns.size < x.shape[1] else x.copy()
         x.eliminate_zeros()
         if self.damp == "log":
@@ -72,7 +75,7 @@ class Weighting:
         return x
 
     def weigh_terms(self, damped: sparse.csr_array, power: float) -> sparse.csr_array:
-        """Multiply damped counts by ``idf ** power``, and scale rows to unit length."""
+        """Multiply damped counts (n, m') by ``idf ** power``, and scale the rows to unit length."""
         most = float(damped.data.max(initial=0))
         data = (
             scale_by_power_of_two(damped.data, -binary_exponent(most))
@@ -84,15 +87,16 @@ class Weighting:
 
 
 def multiply_rows(y: sparse.csr_array, factors: np.ndarray) -> sparse.csr_array:
-    """Multiply the rows of a CSR array by ``factors`` (n,)."""
+    """Multiply every row of a CSR array (n, m) by the entry of ``factors`` (n,) for this row."""
     data = y.data * np.repeat(factors.astype(y.dtype), np.diff(y.indptr))
     return sparse.csr_array((data, y.indices, y.indptr), shape=y.shape)
 
 
 def unit_rows(y: Any) -> Any:
-    """Scale rows to unit length; a CSR array is changed in place. Rows of zeros are unchanged.
+    """Scale the rows of an array to unit length; rows of zeros are unchanged.
 
-    In a dense array, rows whose length is a rounding error become 0.
+    A CSR array is changed in place. In a dense array, rows whose length is a rounding error become
+    0.
     """
     if sparse.issparse(y):
         length = np.sqrt(np.add.reduceat(np.append(y.data**2, 0), y.indptr[:-1]))
@@ -106,13 +110,13 @@ def unit_rows(y: Any) -> Any:
 
 
 class Projection:
-    """Least squares on known structure, with an orthonormal basis of its column space.
+    """Least-squares projection on the known structure, a design matrix of n rows and q' columns.
 
     Parameters
     ----------
     basis : ndarray or csr_array of shape (n, q)
-        Orthonormal columns.
-    back : (q', q) map from coefficients of the basis to coefficients of the known structure
+        Orthonormal basis of the column space of the design matrix.
+    back : (q', q) map from coefficients of the basis to coefficients of the design matrix
     """
 
     def __init__(self, basis: Any, back: Any):
@@ -123,10 +127,10 @@ class Projection:
     def of_groups(
         cls, codes: np.ndarray, n_groups: int, mass: np.ndarray, dtype: Any
     ) -> Projection:
-        """Least squares on the indicators of known groups: the fitted values are group means.
+        """Projection on the indicators of known groups: the fitted values are group means.
 
-        The rows to which the projection is applied must be multiplied by the root of their mass.
-        Rows of mass 0 have no influence, and the projection does not change them.
+        The caller has to multiply rows by the square root of their mass before the projection. Rows
+        of mass 0 have no influence, and their residuals are the rows themselves.
 
         Parameters
         ----------
@@ -145,9 +149,10 @@ class Projection:
 
     @classmethod
     def of_design(cls, design: np.ndarray, mass: np.ndarray, dtype: Any) -> Projection:
-        """Least squares on the columns of a design (n, q') of any rank.
+        """Projection on the columns of a design (n, q') of any rank.
 
-        As for `of_groups`, rows must be multiplied by the root of their ``mass`` (n,).
+        As with `of_groups`, the caller has to multiply rows by the square root of their ``mass``
+        (n,). ``dtype`` is the floating-point type of the basis.
         """
         left, size, right = np.linalg.svd(np.sqrt(mass)[:, None] * design, full_matrices=False)
         real = size > _MIN_SINGULAR * size[0]
@@ -166,19 +171,19 @@ class Projection:
         return u - self._basis @ (self._transpose @ u)
 
     def explained_squares(self, y: sparse.csr_array) -> np.ndarray:
-        """Sums of squares (m,) of the fitted values of ``y`` (n, m).
+        """Sums of squares (m,) of the values that the known structure fits to ``y`` (n, m).
 
-        For known groups, the memory is proportional to the number of entries of ``y``.
+        For known groups, the memory is proportional to the number of nonzero entries of ``y``.
         """
         sums = self._transpose @ y
         return (sums.power(2) if sparse.issparse(sums) else sums**2).sum(0)
 
 
 class Shared:
-    """Pairs (known group, term) that occur in the counts, for the moments of single groups.
+    """Pairs (known group, term) with a positive count, for second moments within single groups.
 
-    The rows of a group contain a part of the terms only. The moments of all groups therefore need
-    one column per pair that occurs, which is at most one column per entry of the counts.
+    A term need not occur in every group. A matrix with one column per pair that occurs contains the
+    counts of all groups separately. It has at most one column per nonzero count.
 
     Parameters
     ----------
@@ -187,9 +192,9 @@ class Shared:
 
     Attributes
     ----------
-    indices : pair of every entry of the counts
+    indices : index of the pair to which every nonzero count belongs
     group, term : (pairs,) known group and term of every pair
-    sum : (m, pairs) matrix that adds values of pairs by term
+    sum : (m, pairs) sparse matrix whose product with values of the pairs adds the values by term
     """
 
     def __init__(self, damped: sparse.csr_array, codes: np.ndarray):
@@ -205,17 +210,20 @@ class Shared:
         )
 
     def expand_pairs(self, y: sparse.csr_array) -> sparse.csr_array:
-        """Rearrange ``y`` (n, m) so that every pair has its own column: (n, pairs)."""
+        """Rearrange ``y`` (n, m), with the nonzeros of the counts, to one column per pair.
+
+        The result has the shape (n, pairs).
+        """
         return sparse.csr_array(
             (y.data, self.indices, y.indptr), shape=(y.shape[0], self.term.size)
         )
 
 
 def moment_within(y: sparse.csr_array, known: Projection) -> Callable[[np.ndarray], np.ndarray]:
-    """Linear operator V -> (R'R - diag(R'R)) V for the residuals R.
+    """Linear operator V -> (R'R - diag(R'R)) V for the residuals R of the weighted counts ``y``.
 
-    The diagonal is subtracted because noise of independent counts only contributes there.
-    R'R = Y'(I - P) Y with the projection P on the known structure, because I - P is idempotent.
+    The diagonal is subtracted because noise of independent counts only contributes to the diagonal.
+    With the projection P on the known structure, R'R = Y'(I - P) Y, because I - P is idempotent.
     """
     noise = _column_squares(y) - known.explained_squares(y)
 
@@ -230,15 +238,18 @@ def moment_across(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Linear operator V -> sum_(l != k) C_l C_k V: moments that different groups have in common.
 
-    C_l = R_l'R_l - diag(R_l'R_l) for the rows of group l. With C = sum_l C_l, the operator is
-    C^2 - sum_l C_l^2.
+    C_l = R_l'R_l - diag(R_l'R_l), where R_l are the residuals of the rows of known group l. With
+    C = sum_l C_l, the operator is C^2 - sum_l C_l^2.
     """
     expanded = shared.expand_pairs(y)
     noise = _column_squares(expanded) - known.explained_squares(expanded)
     total = shared.sum
 
     def apply_single(v: np.ndarray) -> np.ndarray:
-        """Apply C_l to the vectors of group l, for all groups; ``v`` has one row per pair."""
+        """Apply C_l to the entries of ``v`` that belong to group l, for all groups.
+
+        ``v`` (pairs, c) has one row per pair (known group, term).
+        """
         return expanded.T @ known.remove_known(expanded @ v) - noise[:, None] * v
 
     def apply_across(v: np.ndarray) -> np.ndarray:
@@ -268,9 +279,9 @@ def leading_eigenvectors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute the largest positive eigenvalues of a symmetric operator, and their eigenvectors.
 
-    A block Krylov space starts from random vectors of a fixed seed. It grows until no eigenvalue
-    increases by more than ``tol`` (relative), or until it has twelve blocks, which happens on pure
-    noise. For a small operator, the whole matrix is computed.
+    A block Krylov space starts from random vectors of a fixed seed. The space grows until no
+    eigenvalue increases by more than ``tol`` (relative), or until there are twelve blocks, which
+    happens on pure noise. For a small operator, the whole matrix is computed.
 
     Parameters
     ----------
@@ -315,7 +326,11 @@ def leading_eigenvectors(
 def _block_krylov(
     apply: Callable[[np.ndarray], np.ndarray], block: np.ndarray, rank: int, tol: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Largest Ritz values (rank,) of the block Krylov space of ``block``, and the Ritz vectors."""
+    """Largest Ritz values (rank,) and Ritz vectors (size, rank) of a block Krylov space.
+
+    The space starts from the columns of ``block`` (size, c), and grows by applications of the
+    operator. ``tol`` is the relative tolerance of the values.
+    """
     size = len(block)
     basis = image = np.empty((size, 0), block.dtype)
     values = np.zeros(rank)

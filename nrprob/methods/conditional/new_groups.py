@@ -1,8 +1,9 @@
 r"""Effects and clusters of new groups: known groups that did not occur in the fit.
 
 The parameters of the clusters stay fixed. A new group has an effect a on the numeric columns, with
-the prior N(0, T). It has effects :math:`u_j` on the discrete columns, with the priors
-:math:`N(0, \tau_j^2)`. It has shares :math:`\pi_c` of the clusters. Effects and shares maximise
+the prior N(0, T). It has effects :math:`u_j` on every discrete column j, with the prior
+:math:`N(0, \tau_j^2)`. It also has shares :math:`\pi_c` of the clusters. Effects and shares
+maximise
 
 .. math:: \sum_i \log \sum_c \pi_c\, p(x_i | c, a, u) - \frac12 a^T T^{-1} a
     - \sum_j \frac{|u_j|^2}{2 \tau_j^2},
@@ -12,12 +13,12 @@ several maxima, because an effect of the group can resemble a difference between
 therefore starts from several effects, and the largest maximum of every group is retained.
 
 For the memberships of a sample, effect a and the shares are then estimated from the *other* samples
-of its group. The posterior covariance of a adds to the covariance of the sample. If a group has a
-single sample, a has its prior, so the covariance of the sample is :math:`\Sigma + T`. The effects u
-are estimated from all samples of the group.
+of the group. The posterior covariance of a adds to the covariance of the sample. If a group has a
+single sample, a has the prior N(0, T), so the covariance of the sample is :math:`\Sigma + T`. The
+effects u are estimated from all samples of the group; they are 0 for a group of a single sample.
 
-Sizes: n samples in B blocks of r samples, C cells (see `joint`), L new groups, K clusters, d
-numeric columns, S initial effects.
+Sizes: n samples in B blocks of r samples, C cells, L new groups, K clusters, d numeric columns, S
+initial effects. The samples of a cell have the same missing pattern and the same group.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 class Parameters(NamedTuple):
-    """Fixed parameters of the clusters.
+    """Parameters of the clusters of a fit, which stay fixed for new groups.
 
     Attributes
     ----------
-    b, slopes : (K, d), (s, d) centres, and location effects of s design columns
+    b, slopes : (K, d) centres, and (s, d) location effects of s design columns
     sigma, t : (d, d) covariance of the errors, and prior covariance of the group effects
     discrete : parameters of the discrete block; None without discrete columns
-    log_share : (K,) common log shares
+    log_share : (K,) log shares of the clusters, common to all groups
     concentration : (K,) concentration of the Dirichlet prior of shares by group
     by_group : whether shares differ between groups
     """
@@ -75,7 +76,7 @@ class GroupState(NamedTuple):
 
     Attributes
     ----------
-    r : (B, r, K) memberships
+    r : (B, r, K) memberships of the samples, in B blocks of r samples
     m : (L, d) effects on the numeric columns
     discrete : parameters of the discrete block with its group effects
     counts : (L, K) expected numbers of samples by cluster
@@ -111,11 +112,11 @@ class NewGroups:
             self._set_precisions(table.numeric)
 
     def _by_group(self, values: jax.Array) -> jax.Array:
-        """Add up values (B, ...) of blocks by group."""
+        """Add up values (B, ...) of blocks by new group: (L, ...)."""
         return jax.ops.segment_sum(values, self.block_group, self.n_groups)
 
     def _set_precisions(self, numeric: Any) -> None:
-        """Compute the precision matrices, which do not change between EM steps."""
+        """Compute the precision matrices of samples and effects, which stay fixed during EM."""
         theta, cell = self.theta, self.table.cell
         self.seen = numeric.observed[numeric.pattern]
         self.a, self.log_det = _masked_inverse(theta.sigma, self.seen)
@@ -135,12 +136,13 @@ class NewGroups:
         self.y = (numeric.x - located) * self.seen[cell][:, None]
 
     def _log_normal(self, residual: jax.Array, precision: jax.Array, log_det: jax.Array):
-        """Log normal densities (B, r, K) of residuals about the centres.
+        """Log normal densities (B, r, K) of samples about the centres of the clusters.
 
         Parameters
         ----------
         residual : (B, r, d) numeric values less location and group effects
-        precision, log_det : (C, d, d), (C,) precision and log determinant of the covariance by cell
+        precision, log_det : (C, d, d) precisions and (C,) log determinants of the covariances, by
+            cell
         """
         cell = self.table.cell
         seen, precision = self.seen[cell], precision[cell]
@@ -156,13 +158,20 @@ class NewGroups:
         return -0.5 * (square + unit[:, None, None])
 
     def _log_shares(self, counts: jax.Array) -> jax.Array:
-        """Log shares (L, K): common, or expected under the Dirichlet posterior of the group."""
+        """Log shares (L, K) of the clusters in every group, given expected counts (L, K).
+
+        If shares differ between groups, the log shares are expectations under the Dirichlet
+        posterior of the group. Otherwise they are the common log shares.
+        """
         post = counts + self.theta.concentration
         by_group = digamma(post) - digamma(post.sum(-1, keepdims=True))
         return jnp.where(self.theta.by_group, by_group, self.theta.log_share)
 
     def log_joint(self, state: GroupState) -> jax.Array:
-        """Log share plus log density (B, r, K), given the effects and shares of the groups."""
+        """Log share plus log density (B, r, K) of every sample under every cluster.
+
+        ``state`` has the effects and shares of the groups.
+        """
         group = self.block_group
         value = self._log_shares(state.counts)[group][:, None]
         value = jnp.broadcast_to(value, state.r.shape)
@@ -175,7 +184,7 @@ class NewGroups:
         return value
 
     def begin(self, m: jax.Array) -> GroupState:
-        """State with the initial effects ``m`` (L, d)."""
+        """State before the first EM step, with the initial effects ``m`` (L, d)."""
         k = len(self.theta.concentration)
         discrete = self.theta.discrete
         if self.discrete is not None:
@@ -190,9 +199,9 @@ class NewGroups:
         return state._replace(r=jax.nn.softmax(self.log_joint(state), -1))
 
     def _expected_residuals(self, r: jax.Array) -> jax.Array:
-        """Residuals (B, r, d) of numeric values about the centres, times masses and precisions.
+        """Residuals (B, r, d) about the expected centre of every sample, times mass and precision.
 
-        The centres are expectations under the memberships ``r`` (B, r, K).
+        The expected centre is the mean of the centres, weighted by the memberships ``r`` (B, r, K).
         """
         seen = self.seen[self.table.cell][:, None]
         residual = (self.y - _einsum("brk,kd->brd", r, self.theta.b)) * seen
@@ -202,7 +211,7 @@ class NewGroups:
     def step(self, state: GroupState, _: Any) -> tuple[GroupState, jax.Array, tuple]:
         """Take one EM step: effects and shares, then memberships.
 
-        Return the state, whether it has converged, and an empty trace.
+        Return the new state, whether EM has converged, and an empty trace.
         """
         weighted = state.r * self.table.mass[..., None]
         m, discrete = state.m, state.discrete
@@ -239,9 +248,10 @@ class NewGroups:
     def held_out_log_joint(self, state: GroupState) -> jax.Array:
         """Log share plus log density (B, r, K) of every sample, given the other samples.
 
-        Effects on numeric columns and shares of the group are estimated without the sample. They
-        depend on the memberships of the other samples, and are computed by fixed-point iteration.
-        Effects on discrete columns are the estimates of ``state``, from all samples of the group.
+        The group's effect on numeric columns and the group's shares are estimated without the
+        sample. They depend on the memberships of the other samples, so a fixed-point iteration
+        computes them. The group's effects on discrete columns are those of ``state``, which are
+        estimated from all samples of the group.
         """
         group = self.block_group
 
@@ -267,12 +277,13 @@ class NewGroups:
 
 
 def _masked_inverse(matrix: jax.Array, seen: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Inverses (C, d, d) on the observed columns, and log determinants (C,) of the matrices.
+    """Inverses (C, d, d) and log determinants (C,) of covariances on the observed columns.
 
     Parameters
     ----------
-    matrix : (d, d) or (C, d, d) covariances
-    seen : (C, d) 1 for observed columns, else 0; the inverses are 0 in other rows and columns
+    matrix : (C, d, d) covariances of C cells, or one covariance (d, d)
+    seen : (C, d) 1 for observed columns, else 0; the inverses are 0 in rows and columns that are
+        not observed
     """
     both = seen[:, :, None] * seen[:, None, :]
     eye = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
@@ -290,7 +301,8 @@ def estimate_effects(
     ----------
     table : samples of the new groups, in blocks
     theta : fixed parameters
-    starts : (S, L, d) initial effects; every group uses the start of its largest objective
+    starts : (S, L, d) initial effects on the numeric columns; for every group, the start with the
+        largest objective of the group is used
 
     Returns
     -------
@@ -320,16 +332,20 @@ def estimate_effects(
 
 
 def _pick_by_group(best: jax.Array, values: jax.Array) -> jax.Array:
-    """Select from values (S, L, ...) the best start (L,) of every group: (L, ...)."""
+    """Select the entry of the best start of every group from ``values`` (S, L, ...): (L, ...).
+
+    ``best`` (L,) are the indices of the best starts.
+    """
     return values[best, jnp.arange(len(best))]
 
 
 def _initial_effects(x: np.ndarray, codes: np.ndarray, n_groups: int, b: np.ndarray) -> np.ndarray:
     """Initial effects (S, L, d) of new groups.
 
-    One initial effect is 0. The others are the group mean less a location: every centre, the mean
-    of every pair of centres (for at most ten clusters), and the mean of all centres. If a group has
-    no observed value of a column, the initial effect on this column is 0.
+    One initial effect is 0. Every other initial effect is the group mean less a location. The
+    locations are the centres, the means of all pairs of centres (for at most ten clusters), and the
+    mean of all centres. If a group has no observed value of a column, the initial effect on this
+    column is 0.
 
     Parameters
     ----------
@@ -360,7 +376,7 @@ def lay_out_new_groups(
 
     Returns
     -------
-    problem : table and parameters
+    problem : table of the samples in blocks, and fixed parameters of the clusters
     starts : (S, L, d) initial effects
     layout : positions of the samples in the table
     """

@@ -5,10 +5,12 @@ With the share :math:`\epsilon` of noise, sample i has the density
 .. math:: (1 - \epsilon) \sum_c \pi_c\, p(x_i, y_i | c, z_i)
     + \epsilon\, N(x_{i,o}; \mu_{z_i}, 9 S_{oo}) \prod_j p_j(y_{ij} | z_i)
 
-where :math:`x_i` are the numbers of the sample and o their observed columns, :math:`y_i` its
-discrete values, and :math:`z_i` its known group. :math:`\mu_z` is the mean of group z, and S the
-covariance of the residuals with the ridge. :math:`p_j(v | z)` is the marginal of discrete column j
-in the group. The noise density is computed before the clusters are fitted, and then stays fixed.
+where :math:`x_i` are the numeric values of sample i, and o are the columns with observed values.
+:math:`y_i` are the discrete values, and :math:`z_i` is the known group. :math:`\mu_z` is the mean
+of group z, and S the covariance of the residuals with the ridge. :math:`p_j(v | z)` is the marginal
+of discrete column j in the group. The noise density is computed before the clusters are fitted, and
+then stays fixed.
+
 Sizes: n samples, p coordinates of the residuals, K clusters.
 """
 
@@ -62,14 +64,14 @@ class NoiseFit(NamedTuple):
 
 
 class NoiseState(NamedTuple):
-    """State of EM with noise.
+    """State of EM with a noise component, after an EM step.
 
     Attributes
     ----------
     objective : the maximised objective
-    r : (n, K) probabilities of the clusters; a row sums to 1 less the probability of noise
-    b, sigma : (K, p), (p, p) centres and covariance
-    s0 : variance that the ridge of the covariance shrinks to
+    r : (n, K) probabilities of the clusters; every row adds up to 1 less the probability of noise
+    b, sigma : (K, p) centres and (p, p) covariance
+    s0 : variance towards which the ridge of the covariance shrinks
     """
 
     objective: float
@@ -88,7 +90,7 @@ class ResidualNoise:
 
     Attributes
     ----------
-    y : (n, p) residuals in coordinates in which their ridged covariance is the identity
+    y : (n, p) residuals in coordinates in which their covariance plus the ridge is the identity
     coordinates : the coordinates, with the weight of the ridge
     covariance : "tied", "diag" or "spherical"
     n_clusters : number of clusters, K
@@ -109,12 +111,15 @@ class ResidualNoise:
         return total_weight(len(self.y), self.weights)
 
     def take(self, indices: np.ndarray) -> ResidualNoise:
-        """Return a copy with the samples of these indices only."""
+        """Return a copy that contains only the samples with these indices."""
         fixed, weights = (a if a is None else a[indices] for a in (self.fixed, self.weights))
         return replace(self, y=self.y[indices], fixed=fixed, weights=weights)
 
     def memberships(self, labels: np.ndarray) -> np.ndarray:
-        """Initial memberships (n, K) from labels (n,), with 0.95 + 0.05 / K for the label."""
+        """Initial memberships (n, K) from initial labels (n,).
+
+        The membership is 0.95 + 0.05 / K in the cluster of the label, else 0.05 / K.
+        """
         k = self.n_clusters
         return _CERTAIN * (labels[:, None] == np.arange(k)) + (1 - _CERTAIN) / k
 
@@ -135,9 +140,10 @@ class ResidualNoise:
         return states
 
     def _m_step(self, r: np.ndarray, s0: float) -> tuple[np.ndarray, np.ndarray, float]:
-        """Update the centres, the covariance, and the variance that the ridge shrinks to.
+        """Update centres, covariance, and ``s0``, the variance towards which the ridge shrinks.
 
-        ``r`` (n, K) are the probabilities of the clusters, and ``s0`` is the previous variance.
+        ``r`` (n, K) are the probabilities of the clusters. The argument ``s0`` is the previous
+        value.
         """
         c, y = self.coordinates, self.y
         p = y.shape[1]
@@ -166,8 +172,8 @@ class ResidualNoise:
 
         Parameters
         ----------
-        b, sigma : (K, p), (p, p) centres and covariance
-        s0 : variance that the ridge shrinks to
+        b, sigma : (K, p) centres and (p, p) covariance
+        s0 : variance towards which the ridge shrinks
         share : share of noise
         """
         c, y = self.coordinates, self.y
@@ -194,10 +200,10 @@ def fit_residual_noise(
     model: ResidualNoise, labels: np.ndarray, objective: np.ndarray, share: float,
     sample: np.ndarray,
 ) -> NoiseFit:  # fmt: skip
-    """Continue the best distinct restarts with noise, by EM steps on a subsample.
+    """Fit a noise component to residuals: EM steps with noise from the best distinct restarts.
 
-    The gain is scaled to all samples. The noise probabilities of all samples follow from the best
-    parameters.
+    The EM steps run on a subsample, and the gain is scaled to all samples. The noise probabilities
+    of all samples follow from the parameters of the largest objective.
 
     Parameters
     ----------
@@ -222,7 +228,10 @@ def fit_residual_noise(
 
 
 def noise_log_density(y: np.ndarray) -> np.ndarray:
-    """Log noise density (n,) at coordinates y (n, p), in which the residual covariance is I."""
+    """Log noise density (n,) of residuals y (n, p): normal with mean 0 and covariance 9 I.
+
+    In the coordinates y, the covariance of the residuals plus the ridge is the identity I.
+    """
     p = y.shape[1]
     return -0.5 * ((y**2).sum(1) / _WIDTH + p * math.log(2 * math.pi * _WIDTH))
 
@@ -230,17 +239,18 @@ def noise_log_density(y: np.ndarray) -> np.ndarray:
 def with_noise(
     log_joint: np.ndarray, log_noise: np.ndarray, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Add noise to a mixture.
+    """Add a noise component to a mixture density of n samples.
 
     Parameters
     ----------
-    log_joint : (n, K) log share plus log density of every cluster
+    log_joint : (n, K) log share plus log density of every cluster, without noise
     log_noise : (n,) log density of noise
     share : share of noise; with 0, ``log_noise`` is not used
 
     Returns
     -------
-    probability : (n, K) probabilities of clusters; a row sums to 1 less the probability of noise
+    probability : (n, K) probabilities of the clusters; every row adds up to 1 less the probability
+        of noise
     log_density : (n,) log density of the mixture with noise
     """
     if share == 0:
@@ -250,11 +260,11 @@ def with_noise(
 
 
 def noise_table(data: TableData, ridge: Ridge) -> FittedTable:
-    """Noise density of a mixed or incomplete table, as the parameters of one cluster.
+    """Noise density of a mixed or incomplete table, as a `FittedTable` with one cluster.
 
-    In every known group, the mean of the noise is the mean of the group, and its covariance is 9 S.
-    S is the covariance of the residuals with the ridge. The probabilities of a discrete column are
-    its marginal in the group, with one pseudo-sample from the overall marginal.
+    In every known group, the noise has the mean of the group and the covariance 9 S. S is the
+    covariance of the residuals with ``ridge``. The noise probabilities of a discrete column are the
+    shares of the values in the group, with one pseudo-sample from the overall shares.
     """
     one_component, d = data.one_component, 0 if data.x is None else data.x.shape[1]
     n_groups = data.n_groups
@@ -283,13 +293,13 @@ def noise_table(data: TableData, ridge: Ridge) -> FittedTable:
 def fit_table_noise(
     data: TableData, problem: Problem, search: SearchResult, form: Form, share: float
 ) -> NoiseFit:
-    """Continue the best distinct restarts of a mixed or incomplete table with noise.
+    """Fit a noise component to a mixed or incomplete table: EM steps from the best restarts.
 
     Parameters
     ----------
     data : the table
     problem : layout and settings of the restarts
-    search : restarts without noise
+    search : restarts without noise, of which the best with distinct clusters continue
     form : form of the model
     share : share of noise
     """

@@ -1,7 +1,7 @@
 """One-component model: one Gaussian per known group, with a common covariance.
 
 EM fits the model to n samples in L known groups and d numeric columns, whose values may be missing.
-The estimates provide the hyperparameters of the conditional mixture.
+The hyperparameters of the conditional mixture are computed from the estimates.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def fit_one_component(
 
 
 def _sums_by_group(values: np.ndarray, groups: np.ndarray, n_groups: int) -> np.ndarray:
-    """Sums (L, d) of values (n, d) by known group."""
+    """Sums (L, d) of ``values`` (n, d) over the samples of every known group."""
     out = np.zeros((n_groups, values.shape[1]))
     np.add.at(out, groups, values)
     return out
@@ -141,7 +141,10 @@ def _conditional(covariance: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarr
 def _multiply_by_pattern(
     values: np.ndarray, matrices: np.ndarray, pattern: np.ndarray
 ) -> np.ndarray:
-    """Multiply row i of values (n, d) by ``matrices[pattern[i]]`` (d, d), for all i."""
+    """Multiply every row i of ``values`` (n, d) by the matrix ``matrices[pattern[i]]`` (d, d).
+
+    ``matrices`` has the shape (P, d, d), and ``pattern`` (n,) has the missing pattern of every row.
+    """
     out = np.empty_like(values)
     order = np.argsort(pattern, kind="stable")
     edges = np.searchsorted(pattern[order], np.arange(len(matrices) + 1))
@@ -156,8 +159,8 @@ def ridge_weight(shrinkage: float, dof: float, ridge: float, d: int) -> float:
 
     It is ``ridge * min(dof * rho / (1 - rho), 2 d)`` with the shrinkage intensity rho of the
     residuals. The bound is needed because the residuals include the clusters, which can make them
-    spherical although the errors are not: rho is then large, and the errors would be shrunken to a
-    spherical covariance.
+    spherical although the errors are not. In this case, rho is large, and without the bound the
+    ridge would shrink the covariance of the errors to a spherical one.
 
     Parameters
     ----------

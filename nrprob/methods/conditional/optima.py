@@ -32,8 +32,9 @@ def distinct_optima(
     labels : (restarts, n) labels below ``n_clusters``
     objective : (restarts,) minimised objectives
     n_clusters : number of clusters
-    alike : a restart is left out if its adjusted Rand index to a better one is at least ``alike``
-    most : maximum number of restarts that are returned
+    alike : a restart is left out if its adjusted Rand index to a better restart of the result is at
+        least ``alike``
+    most : maximum number of restarts in the result
     """
     shape = n_clusters, n_clusters
     optima: list[int] = []
@@ -67,7 +68,11 @@ class OptimaMixin(Clusterer):
     _compared: np.ndarray  # labels of the restarts; of a subsample if the rows are stored
 
     def _set_objective_margin(self, labels: np.ndarray) -> None:
-        """Set ``objective_margin_`` from the labels (restarts, n); warn if the margin is small."""
+        """Set ``objective_margin_`` to the objective difference of the two best distinct optima.
+
+        The margin is infinite if there is one optimum. ``labels`` (restarts, n) are the labels of
+        the restarts. The method warns if the margin is below 1 nat.
+        """
         objective = self._restarts.objective
         self._compared = labels
         optima = distinct_optima(labels, objective, self.n_clusters, SAME_OPTIMUM, 2)
@@ -75,7 +80,7 @@ class OptimaMixin(Clusterer):
         self._keep_margin(float(gap[0]) if gap.size else np.inf)
 
     def _keep_margin(self, margin: float) -> None:
-        """Set ``objective_margin_``, and warn if the margin is small."""
+        """Set ``objective_margin_`` to ``margin`` (nats), and warn if the margin is below 1 nat."""
         self.objective_margin_ = margin
         if self.objective_margin_ < _MIN_MARGIN:
             warn(
@@ -132,7 +137,7 @@ class OptimaMixin(Clusterer):
         )
 
     def _table_starts(self, kinds: list[tuple[str, str, float]]) -> Any:
-        """Initial values and results of the restarts, for tables with discrete or missing values.
+        """Table `start_table_` of the restarts, for a table with discrete or missing values.
 
         ``kinds`` are the types of initial labels from `start_kinds`.
         """

@@ -2,6 +2,7 @@
 
 `fit` sets outliers aside: it fits the clusters again without the outliers, and then assigns every
 outlier to its nearest cluster. With ``noise=0``, `fit` only warns of outliers.
+
 Sizes: n samples, of which n' are not outliers; K clusters; S restarts.
 """
 
@@ -52,9 +53,9 @@ def check_noise(name: str, value: Any) -> None:
 
 
 def find_outliers(probability: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Mask (n,) of samples with a noise probability above 0.5.
+    """Mask (n,) of outliers: samples with a noise probability above 0.5.
 
-    In every known group, the sample of the smallest noise probability is left out of the mask, so
+    In every known group, the sample with the smallest noise probability is never an outlier, so
     that no group becomes empty.
 
     Parameters
@@ -85,9 +86,10 @@ class OutlierMixin(Clusterer):
     _search_restarts: Restarts
 
     def _lay_out_fit(self, table: TableInput, design: Design, fixed: Any, initial: Any) -> Any:
-        """Task of a fit to a table; `ConditionalMixture` implements this method.
+        """Make the task of a fit to a table; `ConditionalMixture` implements this method.
 
-        ``fixed`` (n,) are the classes of labelled samples, and ``initial`` (n,) initial labels.
+        ``fixed`` (n,) are the classes of labelled samples, else -1. ``initial`` (n,) are initial
+        labels.
         """
         raise NotImplementedError
 
@@ -100,11 +102,11 @@ class OutlierMixin(Clusterer):
 
     @property
     def _share(self) -> float:
-        """Share of noise in the fit with noise."""
+        """Share of the noise component in the fit with noise: set by the user, or 0.02."""
         return float(self.noise) if self.noise not in (0, "auto") else SHARE
 
     def _set_aside(self, task: Any, result: Any) -> Any:
-        """Fit a noise component, and set the attributes that describe it.
+        """Fit a noise component, set the attributes of noise, and find the outliers to set aside.
 
         The method warns of skewed features, whose largest values resemble outliers. With
         ``noise=0``, it sets no sample aside, and warns of outliers unless a feature is skewed.
@@ -155,9 +157,10 @@ class OutlierMixin(Clusterer):
         return self._others(task, np.flatnonzero(~outlier)) if outlier.any() else None
 
     def _is_present(self, fit: NoiseFit, task: Any) -> bool:
-        """Whether the model has noise: the user set a share, or the gain of noise is large.
+        """Whether the model has noise: the user set a share, or the gain of noise is large enough.
 
-        Without a share of the user, a table with a coarsely rounded column has no noise.
+        Unless the user set a share, the model of a table with a coarsely rounded column has no
+        noise.
         """
         if self.noise not in (0, "auto"):
             return True
@@ -165,7 +168,10 @@ class OutlierMixin(Clusterer):
         return fit.gain > least_gain(total) and not task.is_coarse
 
     def _others(self, task: Any, rows: np.ndarray) -> Any:
-        """Task of the fit to the samples with the indices ``rows``."""
+        """Make the task of the fit to the samples with the indices ``rows``.
+
+        ``task`` is the task of the fit to all samples.
+        """
         table, design, fixed = task.source
         fixed = None if fixed is None else fixed[rows]
         initial = None if task.initial is None else task.initial[rows]

@@ -15,7 +15,9 @@ _EXPONENTS = (-1.0, 3.0)  # bounds of the exponent lambda
 def transform_residuals(
     residuals: np.ndarray, training: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Transform every column with the exponent lambda of maximum likelihood.
+    """Apply a Yeo-Johnson transformation to every column of residuals.
+
+    The exponent lambda of a column is the maximum likelihood estimate from the training samples.
 
     Parameters
     ----------

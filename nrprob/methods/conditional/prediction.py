@@ -1,8 +1,8 @@
 """Prediction for new samples by a fitted conditional mixture.
 
-New samples get clusters, memberships, log densities, and a table without group effects. Sizes: n
-new samples, d numeric columns, p coordinates of the residuals, K clusters, L known groups of the
-fit.
+The methods predict clusters, memberships and log densities, and subtract group effects from a
+table. Sizes: n new samples, d numeric columns, p coordinates of the residuals, K clusters, L known
+groups of the fit.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class NewSamples:
     x : (n, d) numeric values in the coordinates of ``fitted``, NaN where missing; None without
         numeric columns
     columns : discrete columns
-    codes : (n,) known groups; the codes of new groups follow the codes of the other groups
+    codes : (n,) known groups; new groups have codes above the codes of the groups of the fit
     fitted : parameters of the fit
-    unit : (n, 1) log density in units of the table, less log density in coordinates
+    unit : (n, 1) log density in units of the table, less log density in coordinates; 0 without
+        numeric columns
     """
 
     x: np.ndarray | None
@@ -78,10 +79,10 @@ class NewSamples:
         return *estimate_new_groups(self.fitted, x, take_rows(self.columns, rows), codes), codes
 
     def log_joint(self, spread: bool) -> np.ndarray:
-        """Log share plus log density (n, K) of the samples.
+        """Log share plus log density (n, K) of the samples under every cluster.
 
-        ``spread`` adds the posterior covariance of the group effects to the covariance of the
-        errors, for groups of the fit.
+        If ``spread`` is True, the posterior covariance of the group effect is added to the
+        covariance of the errors. This affects only samples in groups of the fit.
         """
         new = self.is_new
         value = np.empty((len(new), self.fitted.log_share.shape[1]))
@@ -95,7 +96,14 @@ class NewSamples:
         return value
 
     def new_effects(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Memberships (n', K) and codes (n',) of samples in new groups, and effects (L', d)."""
+        """Memberships and group codes of samples in new groups, and effects of these groups.
+
+        Returns
+        -------
+        membership : (n', K) memberships of the n' samples in new groups
+        codes : (n',) new groups of these samples, numbered from 0
+        effects : (L', d) effects of the L' new groups
+        """
         log_joint, m, codes = self._estimate()
         return softmax(log_joint, axis=1), codes, m
 
@@ -134,9 +142,9 @@ class PredictionMixin(
     def _residual_log_joint(self, y: np.ndarray, design: Design) -> np.ndarray:
         """Log memberships (n, K) of samples, up to a constant per sample.
 
-        ``y`` (n, p) are the residuals in the coordinates of the fit. If the model was fitted with
-        ``balance`` > 0, the log memberships include the log weights (K, L) with which the fit
-        balances the clusters within every known group.
+        ``y`` (n, p) are the residuals in the coordinates of the fit, and ``design`` is the known
+        structure. After a fit with ``balance`` > 0, the log memberships include the log weights
+        (K, L) that balance the shares of the clusters in every known group.
         """
         log_p = self._log_densities(y)
         if not self._is_balanced:
@@ -154,7 +162,7 @@ class PredictionMixin(
         return self.log_density_of(X, known=known) - self._log_unit
 
     def _check_unseen(self, unseen: str) -> None:
-        """Raise ValueError if effects of unseen groups cannot be estimated."""
+        """Raise ValueError if ``unseen`` is invalid, or not possible for this fit."""
         self._check_choice("unseen", unseen, UNSEEN)
         if unseen == "estimate" and self.effects_kind_ != "random":
             raise ValueError(
@@ -164,7 +172,10 @@ class PredictionMixin(
             )
 
     def _read_new(self, X, known, unseen: str) -> tuple[TableInput, Design]:
-        """Table and known groups of new samples; new groups are numbered after the others."""
+        """Read the table and the known groups of new samples.
+
+        The numbers of groups that did not occur in the fit follow those of the groups of the fit.
+        """
         with standard():
             table = self._read_table(X, reset=False)
         return table, self._encoder.transform(known, table.n_samples, unseen == "estimate")
@@ -174,7 +185,7 @@ class PredictionMixin(
         return self._log_joint_of(self._fitted, *self._read_new(X, known, unseen), False)
 
     def _new_log_densities(self, X, known, unseen: str) -> np.ndarray:
-        """Log densities (n,) of new samples under a joint fit, with noise if the fit has noise."""
+        """Log densities (n,) of new samples under a joint fit, including its noise component."""
         table, design = self._read_new(X, known, unseen)
         log_joint = self._log_joint_of(self._fitted, table, design, True)
         value = logsumexp(log_joint, axis=1)
@@ -202,17 +213,20 @@ class PredictionMixin(
     def _log_joint_of(
         self, fitted: FittedTable, table: TableInput, design: Design, spread: bool
     ) -> np.ndarray:
-        """Log share plus log density (n, K) of samples, in units of the table.
+        """Log share plus log density (n, K) of samples under every cluster, in units of the table.
 
-        ``spread`` adds the posterior covariance of the group effects to the covariance of the
-        errors.
+        If ``spread`` is True, the covariance of a sample is the covariance of the errors plus the
+        posterior covariance of the group effect.
         """
         with standard():
             samples = self._locate(fitted, table, design)
             return samples.log_joint(spread) + samples.unit
 
     def _numeric_columns(self, table: TableInput) -> np.ndarray | None:
-        """Numbers (n, d) of new samples, in the columns that have group effects."""
+        """Numeric values (n, d) of new samples in the columns for which the fit has group effects.
+
+        The result is None without numeric columns.
+        """
         if table.columns.is_numeric:
             # A fit to a complete numeric table includes constant columns; other fits do not.
             all_columns = table.cells.shape[1] == self.effects_.shape[1]
@@ -256,7 +270,7 @@ class PredictionMixin(
         return self._log_membership(*self._split_known(X, known), unseen).argmax(1)
 
     def predict_proba(self, X, *, known=None, unseen="refuse"):
-        """p(cluster given sample) of new samples.
+        """Membership probabilities p(cluster given sample) of new samples.
 
         Parameters
         ----------
@@ -275,10 +289,9 @@ class PredictionMixin(
     def score_samples(self, X, *, known=None, unseen="refuse"):
         """Log likelihood of each new sample.
 
-        The covariance of a sample includes the posterior covariance of the effect of its group,
-        unless the model was fitted to a complete numeric table with subtracted group means. For a
-        sample of a group that did not occur in `fit`, the density is conditional on the other
-        samples of this group.
+        After a joint fit, or a fit with discrete columns or missing values, the covariance of a
+        sample includes the posterior covariance of the group effect. For a sample of a group that
+        did not occur in `fit`, the density is conditional on the other samples of this group.
 
         Parameters
         ----------
@@ -300,10 +313,11 @@ class PredictionMixin(
         .. math:: \frac{1}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
 
         where :math:`r_i` is the residual of sample i after subtracting the group effects of the
-        fit. If the fit has noise (``noise_`` > 0), the density includes the noise component. After
-        a fit to a complete numeric table with subtracted group means, ``balance=0``, no noise, no
-        target labels and no weights, the score of the training samples equals ``log_likelihood_``
-        divided by the residual degrees of freedom.
+        fit. If the fit has noise (``noise_`` > 0), the density includes the noise component.
+
+        For some fits, the score of the training samples equals ``log_likelihood_`` divided by the
+        residual degrees of freedom. These are fits to complete numeric tables with subtracted group
+        means, without balance, noise, target labels and weights.
 
         Parameters
         ----------
@@ -321,7 +335,10 @@ class PredictionMixin(
         return float(self.score_samples(X, known=known, unseen=unseen).mean())
 
     def _is_stored(self, X: Any, unseen: str) -> bool:
-        """Whether samples are stored; ValueError if they are, and ``unseen`` is "estimate"."""
+        """Whether ``X`` is a `nrprob.stored` source of rows.
+
+        Raises ValueError for stored rows if ``unseen`` is "estimate".
+        """
         stored = isinstance(X, Stored)
         if stored and unseen == "estimate":
             raise ValueError(
@@ -390,7 +407,7 @@ class PredictionMixin(
         return self.fit(X, y, known=known, **keywords).transform(X, known=known)
 
     def _corrected_table(self, X: Any, known: Any, unseen: str) -> Any:
-        """Table without the group effects on its numeric columns: the result of `transform`."""
+        """Subtract the group effects from the numeric columns of a table, for `transform`."""
         with standard():
             table = self._read_table(X, reset=False)
         as_columns = is_table(X) and hasattr(self, "feature_names_in_")
@@ -418,9 +435,10 @@ class PredictionMixin(
         return corrected
 
     def _sample_effects(self, table: TableInput, x: np.ndarray, design: Design) -> np.ndarray:
-        """Effects (n, d) of the known group of every sample, in units of X.
+        """Effects (n, d) of the known group of every sample on the numeric columns, in units of X.
 
-        The effects of groups that did not occur in the fit are estimated from their samples.
+        The effects of groups that did not occur in the fit are estimated from the samples of these
+        groups. ``x`` (n, d) are the numeric columns.
         """
         with standard():
             samples = self._locate(self._fitted, table, design)

@@ -50,31 +50,41 @@ class Refit:
 
     @cached_property
     def log_density(self) -> np.ndarray:
-        """Predictive log density (n,), which includes the posterior covariance of group effects."""
+        """Predictive log density (n,) of the samples, given their known groups.
+
+        The covariance of a sample includes the posterior covariance of the group effect.
+        """
         return logsumexp(self._log_joint(spread=True), axis=1)
 
     @cached_property
     def membership(self) -> np.ndarray:
-        """Probabilities (n, K) of the clusters."""
+        """Membership probabilities (n, K) of all samples in the clusters."""
         log_p = self._log_joint(spread=False)
         return np.exp(log_p - logsumexp(log_p, axis=1, keepdims=True))
 
     def _log_joint(self, *, spread: bool) -> np.ndarray:
-        """Log share plus log density (n, K) of all samples.
+        """Log share plus log density (n, K) of all samples under every cluster.
 
-        ``spread`` adds the posterior covariance of the group effects to the covariance of the
-        errors.
+        If ``spread`` is True, the covariance of a sample is the covariance of the errors plus the
+        posterior covariance of the group effect.
         """
         data = self.data
         return self.fitted.log_joint(data.x, data.columns, data.groups, spread=spread)
 
     def value_log_probabilities(self, j: int) -> np.ndarray:
-        """Log probabilities (n, V) of the values of discrete column ``j`` in the first cluster."""
+        """Log probabilities (n, V) of the values of discrete column ``j`` for every sample.
+
+        They are the probabilities in the first cluster, given the known group of the sample. A
+        refit with one cluster has only this cluster.
+        """
         return self.fitted.tables[j][self.data.groups, 0]
 
     @cached_property
     def discrete_log_density(self) -> np.ndarray:
-        """Log probability (n,) of the observed discrete values in the first cluster."""
+        """Log probability (n,) of the observed discrete values of every sample.
+
+        The probabilities are as in `value_log_probabilities`.
+        """
         out = np.zeros(self.data.n_samples)
         for j, column in enumerate(self.data.columns):
             values = self.value_log_probabilities(j)
@@ -86,8 +96,8 @@ class Refit:
     def pooled_log_density(self) -> np.ndarray:
         """Log density (n,) of the numeric values under one Gaussian per known group.
 
-        Its covariance is the total covariance of the mixture: the covariance of the errors plus the
-        covariance of the centres.
+        The covariance of every Gaussian is the total covariance of the mixture (covariance of the
+        errors plus covariance of the centres) plus the posterior covariance of the group effect.
         """
         fitted = self.fitted
         weights = fitted.overall_shares
@@ -103,7 +113,10 @@ class Refit:
 
     @cached_property
     def residuals(self) -> np.ndarray | None:
-        """Numbers (n, d) less group and location effects; None without numeric columns."""
+        """Numeric values (n, d) less group effects, location effects and the mean of the centres.
+
+        The result is None without numeric columns.
+        """
         data, fitted = self.data, self.fitted
         if data.x is None:
             return None
@@ -113,11 +126,11 @@ class Refit:
         return residual
 
     def standard_residuals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whitened residuals (n, d), NaN where missing, and log determinants (n,) from `whiten`.
+        """Whitened residuals (n, d), NaN where missing, and log determinants (n,), as in `whiten`.
 
         The effect of known group z is estimated from the training samples, and has the posterior
-        covariance S_z. Residuals of training samples therefore have the covariance Sigma - S_z, and
-        residuals of other samples Sigma + S_z, with the covariance Sigma of the errors.
+        covariance S_z. Let Sigma be the covariance of the errors. Residuals of training samples
+        then have the covariance Sigma - S_z, and residuals of other samples have Sigma + S_z.
         """
         fitted, residuals, groups = self.fitted, self.residuals, self.data.groups
         assert residuals is not None
@@ -128,10 +141,10 @@ class Refit:
         return whiten(residuals, covariance, groups + self.training * len(fitted.s))
 
     def power_residuals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Residuals (n, d) after a Yeo-Johnson transformation of every column and whitening.
+        """Whitened residuals (n, d) after a Yeo-Johnson transformation of every column.
 
-        The log determinants (n,) are returned as well. They include the log derivatives of the
-        transformations.
+        The log determinants (n,) of the whole map are returned as well. They include the log
+        derivatives of the Yeo-Johnson transformations.
         """
         fitted, residuals = self.fitted, self.residuals
         assert residuals is not None
@@ -154,7 +167,7 @@ class Refit:
 def whiten(
     values: np.ndarray, covariances: np.ndarray, which: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Multiply the observed values of every sample by a root of their precision matrix.
+    """Whiten samples: multiply the observed values by a root of their precision matrix.
 
     Parameters
     ----------
@@ -196,7 +209,7 @@ class TableRefits:
     shares : form of the cluster shares: UNIFORM, FREE or BY_GROUP
     location : whether there are location effects
     labels : (n,) clusters of the fit to all samples
-    n_clusters : number of these clusters
+    n_clusters : number of clusters of the fit to all samples
     covariance, ridge, tol, max_iter : parameters of `ConditionalMixture`
     exponents : whitening exponents of the initial k-means
     """
@@ -221,7 +234,7 @@ class TableRefits:
 
     @property
     def values(self) -> np.ndarray | None:
-        """Numeric columns and codes of the discrete columns, side by side, as an array of n rows.
+        """Table (n, m) of the d numeric columns, and of the codes of the m - d discrete columns.
 
         Missing values are NaN. The result is None without numeric columns.
         """
@@ -283,9 +296,9 @@ class TableRefits:
         self, part: TableData, training: np.ndarray, problem: Problem, n_init: int, seed: int,
         initial: np.ndarray | None,
     ) -> Ends:  # fmt: skip
-        """Run restarts with held group effects, and joint fits from the best of them.
+        """Fit by restarts with held group effects; for joint effects, then by joint fits.
 
-        The arguments are as in `fit` and `_problem`.
+        Joint fits start from the best restarts. The arguments are as in `fit` and `_problem`.
         """
         rng = np.random.default_rng(seed)
         k = problem.n_clusters
@@ -325,7 +338,10 @@ class TableRefits:
         return [exponents[int(i)] for i in place]
 
     def _scatter(self, labels: np.ndarray, training: np.ndarray) -> np.ndarray:
-        """Extend labels (S, n') of the training samples to all samples (S, n); others get 0."""
+        """Extend labels (S, n') of the training samples to all n samples: (S, n).
+
+        All other samples get the label 0. ``training`` are the indices of the training samples.
+        """
         out = np.zeros((len(labels), self.data.n_samples), int)
         out[:, training] = labels
         return out
@@ -340,7 +356,7 @@ class TableRefits:
         self, part: TableData, training: np.ndarray, n_clusters: int, labels: np.ndarray,
         without: int | None,
     ) -> Problem:  # fmt: skip
-        """Problem of a fit to the training samples, with the arrays of the whole table.
+        """Set up a fit to the training samples, with arrays of the size of the whole table.
 
         Parameters
         ----------
@@ -381,7 +397,7 @@ class TableRefits:
         return problem._replace(table=table, layout=layout)
 
     def _refit(self, end: Ends, part: TableData, training: np.ndarray) -> Refit:
-        """Refit with the parameters of the final state ``end``.
+        """Make a `Refit` from the final state ``end`` of a fit to the training samples.
 
         ``part`` is the table of the training samples, and ``training`` are their indices.
         """
@@ -430,8 +446,9 @@ class TableRefits:
     def column_log_density(self, training: np.ndarray, single: Refit, j: int) -> np.ndarray:
         """Predictive log density (n,) of a null model in which a column replaces the clusters.
 
-        All other columns depend on column j, as they would depend on clusters. Column j has its
-        distribution by known group. If column j has many values, they are merged to classes.
+        The value of discrete column j takes the place of the cluster of a sample: all other columns
+        depend on it. Column j itself has one distribution per known group. If column j has more
+        than six values, they are merged to classes.
 
         Parameters
         ----------
@@ -481,12 +498,12 @@ class TableRefits:
 
     @cached_property
     def _n_classes(self) -> int:
-        """Largest number of classes to which `merge_values` merges a discrete column."""
+        """Largest number of classes over all discrete columns, after `merge_values`."""
         return max(int(merge_values(column).max()) + 1 for column in self.data.columns)
 
 
 def merge_values(column: DiscreteColumn) -> np.ndarray:
-    """Merge the values of a column to at most 6 classes; return the class (V,) of every value.
+    """Merge the V values of a discrete column to at most 6 classes; return the classes (V,).
 
     Adjacent values of an ordered or count column are merged to classes of similar size. The rarest
     values of a categorical column are merged to one class.

@@ -16,7 +16,7 @@ from nrprob.statistics.weighted import row_mean, scale_rows
 
 @dataclass(frozen=True)
 class Removal:
-    """Linear model of the rows given the known structure, fitted by least squares.
+    """Linear regression of rows on the known structure, fitted by least squares.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Removal:
     rank : int
         Number of parameters per feature: the residual degrees of freedom are n - rank.
     level : ndarray of shape (m,)
-        Mean of all rows.
+        Mean of all rows of the fit.
     """
 
     effects: np.ndarray

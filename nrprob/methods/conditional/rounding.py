@@ -2,6 +2,7 @@
 
 If a value was rounded to a multiple of a step h, the true value is within h / 2 of the rounded
 value. Errors that are uniform in this interval have the variance h^2 / 12 (Sheppard's correction).
+
 Sizes: n samples, d columns.
 """
 
@@ -23,9 +24,9 @@ _EQUAL = 0.25  # a column is rounded if the lowest decile of its steps exceeds t
 def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
     """Variances (d,) of the rounding errors of the columns; 0 for columns that are not rounded.
 
-    The step of a column is the median difference between consecutive distinct values. If the
-    differences are very unequal, the values are not multiples of a step, and the column is not
-    rounded. A rounding variance below 0.001 of the residual variance counts as 0.
+    The rounding variance is h^2 / 12, where the step h of a column is the median difference between
+    consecutive distinct values. A column with very unequal differences counts as not rounded. A
+    rounding variance below 0.001 of the residual variance counts as 0.
 
     Parameters
     ----------
@@ -56,10 +57,10 @@ def is_coarse(rounding: np.ndarray, variances: np.ndarray) -> bool:
 
 
 def has_coarse_scores(columns: list[DiscreteColumn], groups: np.ndarray, n_groups: int) -> bool:
-    """Whether the scores of an ordered or count column are coarse.
+    """Whether the scores of any ordered or count column are coarse.
 
-    They are coarse if their rounding variance exceeds a quarter of their residual variance: the
-    variance about the means of the known groups.
+    Scores are coarse if their rounding variance exceeds a quarter of their variance about the means
+    of the known groups ``groups`` (n,).
     """
     for column in columns:
         if column.scores is None:

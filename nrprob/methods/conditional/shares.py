@@ -1,4 +1,4 @@
-"""Cluster shares: equal, fitted and common to all groups, or by known group.
+"""Cluster shares: equal, or fitted and common to all known groups, or fitted by known group.
 
 Shares by known group have a Dirichlet prior, whose concentration is fitted. There are L known
 groups and K clusters.
@@ -22,7 +22,7 @@ class Shares(NamedTuple):
 
     Attributes
     ----------
-    log_share : (L, K) log shares; for shares by group, their expectations under the posterior
+    log_share : (L, K) log shares; for shares by group, posterior expectations of the log shares
     counts : (L, K) expected numbers of samples by group and cluster
     concentration : (K,) concentration of the Dirichlet prior of the shares by group
     """
@@ -33,7 +33,7 @@ class Shares(NamedTuple):
 
 
 def initial_shares(n_groups: int, n_clusters: int, dtype) -> Shares:
-    """Equal shares, before the first M-step."""
+    """Equal shares of all clusters in every known group, for the start of EM."""
     return Shares(
         jnp.full((n_groups, n_clusters), -jnp.log(n_clusters), dtype),
         jnp.zeros((n_groups, n_clusters), dtype),
@@ -51,16 +51,17 @@ def update_shares(counts: jax.Array, old: Shares, kind: jax.Array) -> Shares:
     ----------
     counts : (L, K) expected numbers of samples by group and cluster
     old : the previous shares
-    kind : UNIFORM, FREE or BY_GROUP, traced
+    kind : form of the shares, UNIFORM, FREE or BY_GROUP, as a traced integer
     """
     n_groups, k = counts.shape
     size = counts.sum(1)
     occupied = size > 0
 
     def fixed_point(_, carry):
-        """Return the next concentration, the present one, and the expected log shares (L, K).
+        """Take a fixed-point step of the concentration (K,).
 
-        The log shares are expectations under the present concentration.
+        Return the next concentration, the present concentration, and the expectations (L, K) of the
+        log shares under the present concentration.
         """
         alpha = carry[0]
         total = alpha.sum()
@@ -98,11 +99,12 @@ def dirichlet_divergence(counts: jax.Array, concentration: jax.Array) -> jax.Arr
 
 
 def shares_penalty(shares: Shares, kind: jax.Array) -> jax.Array:
-    """Part of the objective that is due to the prior of the shares.
+    """Part of the objective F that is due to the prior of the cluster shares.
 
-    For common fitted shares, it is their log prior density, less the log prior density of equal
-    shares. For shares by group, it is minus the sum of `dirichlet_divergence` over the known
-    groups. For equal shares, it is 0. ``kind`` is UNIFORM, FREE or BY_GROUP.
+    For common fitted shares, it is the log prior density of the shares, less the log prior density
+    of equal shares. For shares by group, it is minus the sum of `dirichlet_divergence` over the
+    known groups. For equal shares, it is 0. ``kind`` is the form of the shares: UNIFORM, FREE or
+    BY_GROUP.
     """
     counts, k = shares.counts, shares.counts.shape[1]
     divergence = dirichlet_divergence(counts, shares.concentration)

@@ -14,13 +14,17 @@ from nrprob.methods.conditional.table_fit import TableInput
 # values, with clusters of any shares, gain at most 0.1. Log-normal clusters, whose logarithms have
 # the standard deviation 0.5, gain 0.4.
 _LEAST_GAIN = 0.2
-# The warning compares so many evenly spaced rows, and so many of the most skewed features.
+# Largest numbers of rows (evenly spaced) and of features (the most skewed) that are compared.
 _MAX_ROWS, _MAX_FEATURES = 10_000, 50
 _LEAST_COMPONENTS, _MOST_COMPONENTS = 3, 10  # bounds of the number of components per feature
 
 
 def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> bool:
-    """Warn of skewed measurements, and return whether there are any."""
+    """Warn of numeric columns whose logarithms form Gaussian clusters better than their values.
+
+    Returns whether there are such columns. ``n_clusters``, bounded by 3 and 10, is the
+    maximum number of Gaussian components per feature.
+    """
     positions = table.columns.numeric_positions
     if not positions:
         return False

@@ -1,8 +1,9 @@
 """Search for the best mixture of residuals: EM from many initial labels, successive halving.
 
 Successive halving begins with a few EM steps of all restarts on a subsample of the rows. The best
-restarts continue on all rows. Sizes: n rows in B blocks of r rows, p coordinates, L known groups, K
-clusters, S restarts.
+restarts continue on all rows.
+
+Sizes: n rows in B blocks of r rows, p coordinates, L known groups, K clusters, S restarts.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _SAME = 0.95  # adjusted Rand index from which on two restarts count as equal
 
 
 class Sample(NamedTuple):
-    """Subsample of the rows, for the first round of successive halving.
+    """Subsample of the rows, on which successive halving begins.
 
     Attributes
     ----------
     data : rows of the subsample, with masses that add up to the mass of all rows
     hyperparameters : hyperparameters in the floating-point type of ``data``
     fixed : (B, r) classes of labelled rows, else -1; None without labels
-    place : (B, r) positions of the rows of the subsample in the layout of all rows
+    place : (B, r) positions of the rows of the subsample among all rows in blocks
     """
 
     data: Residuals
@@ -49,14 +50,14 @@ class Sample(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Results of the best restart, in addition to `nrprob.engines.optimise.solve.Solution`.
+    """Parameters of the best restart, in addition to `nrprob.engines.optimise.solve.Solution`.
 
     Attributes
     ----------
-    log_likelihood, penalty : parts of the objective, in nats
-    centres : (K, p) centres
+    log_likelihood, penalty : the two parts of the objective, in nats
+    centres : (K, p) centres of the clusters in the coordinates
     covariance : (p, p) scale matrix Sigma; its diagonal (p,) unless the covariance is tied
-    offset : (K, L) log weights that balance the known groups
+    offset : (K, L) log weights that balance the shares of the clusters in every known group
     log_weights : (K,) log of K times the clusters' weights
     steps : (S,) EM steps of every restart, without steps on the subsample
     free : whether the weights were fitted
@@ -73,14 +74,14 @@ class Fit(NamedTuple):
 
 
 class End(NamedTuple):
-    """Final state of a restart.
+    """Result of EM for one restart.
 
     Attributes
     ----------
     labels : (n,) labels of all rows
     objective, penalty : the maximised objective, and the penalty that it contains
     t : parameters
-    u : (K, L) log weights that balance the known groups
+    u : (K, L) log weights that balance the shares of the clusters in every known group
     done : whether EM has converged
     n_iter : number of EM steps
     trace : objective after every EM step
@@ -97,18 +98,18 @@ class End(NamedTuple):
 
     @classmethod
     def from_result(cls, model: Model, result: IterationResult) -> End:
-        """Final state of a restart, from the result of its EM loop."""
+        """Make an `End` from the result of the EM loop of a restart."""
         state = result.state
         labels = model.row_labels(state.w)
         return cls(labels, state.objective, state.penalty, state.t, state.u, *result[1:])
 
 
 class Climb:
-    """EM of one restart on all rows or on the subsample, from labels or from parameters.
+    """EM of one restart on all rows or on a subsample, from initial labels or initial parameters.
 
     Parameters
     ----------
-    model : E-step, M-step and objective of the rows
+    model : E-step, M-step and objective for these rows
     fixed : (B, r) classes of labelled rows, else -1; None without labels
     """
 
@@ -151,16 +152,20 @@ class Climb:
         return ready._replace(u=state.u, objective=state.objective)
 
     def warm_up(self, labels: jax.Array, warm: jax.Array | None, most: int, max_iter: Any) -> State:
-        """State after EM from initial labels (n,), which may begin with a warm-up.
+        """State after an optional warm-up and EM, from initial labels (n,).
 
-        The warm-up (if ``warm``) and the EM after it have at most ``most`` steps each, and the EM
-        at most ``max_iter``.
+        ``warm`` tells whether there is a warm-up, as in `initial_state`. The warm-up has at most
+        ``most`` steps. The EM after the warm-up has at most ``most`` and at most ``max_iter``
+        steps.
         """
         state = self.initial_state(labels, warm, most)
         return self.run_em(state, jnp.minimum(most, max_iter)).state
 
     def resume_from(self, t: Parameters, u: jax.Array) -> State:
-        """State of these rows under parameters ``t`` and ``u``; EM on other rows may give them."""
+        """State of the rows of this model, under parameters ``t`` and ``u``.
+
+        The parameters may result from EM on other rows, such as a subsample.
+        """
         t, u = self.model.cast_parameters(t), u.astype(self.model.y.dtype)
         w, sums, u, free, _ = self.model.evaluate_rows(t, u, None, self.damp, self.mask)
         return State(w, sums, u, t, *self.model.objective_value(t, w, u, free))
@@ -168,9 +173,10 @@ class Climb:
     def run_em(
         self, state: State, most: Any, done: Any = False, count: Any = 0, trace: Any = None
     ) -> IterationResult:
-        """Take EM steps until convergence, or until their number is ``most``.
+        """Take EM steps until convergence, or until there are ``most`` steps.
 
-        ``done``, ``count`` and ``trace`` continue an earlier loop, as in `iterate`.
+        ``done``, ``count`` and ``trace`` are the results of an earlier loop that this loop
+        continues, as in `iterate`.
         """
 
         def em_step(state, _):
@@ -226,9 +232,10 @@ def solve_residuals(
     starts = starts.reshape(len(starts), -1)
 
     def run_restarts(last, free):
-        """Run all restarts with equal or free weights.
+        """Run all restarts with equal or free (fitted) weights of the clusters.
 
-        ``last`` are labels that replace the last initial labels, and whether they get a warm-up.
+        ``last`` is a pair for the last restart: initial labels, and whether there is a warm-up. The
+        function returns such a pair with the labels of the best restart, and the `Solution`.
         """
         model = Model(data, hyperparameters, covariance, robust, k, free)
         full_em = Climb(model, fixed)
@@ -290,10 +297,11 @@ def _successive_halving(
 ) -> End:
     """Evaluate the restarts of the subsample on all rows, and continue the best distinct restarts.
 
-    In the first round, the leaders take a few EM steps; in the second, the best two take EM steps
-    until convergence or ``max_iter``. An EM step may lower the objective of a leader by a rounding
-    error. A restart that stopped because its clusters equal the clusters of a leader can then have
-    the largest objective. In this case, further rounds continue the best restart.
+    In the first round, the leaders (the best distinct restarts) take a few EM steps. In the second
+    round, the best two take EM steps until convergence or ``max_iter``. An EM step may lower the
+    objective of a leader by a rounding error. A restart that stopped because its clusters equal the
+    clusters of a leader can then have the largest objective. In this case, further rounds continue
+    the best restart.
 
     Parameters
     ----------
@@ -356,7 +364,7 @@ def _successive_halving(
 def distinct_leaders(
     labels: jax.Array, objective: jax.Array, real: jax.Array, k: int, most: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Select at most ``most`` restarts with distinct clusters, the best first.
+    """Select at most ``most`` of S restarts with distinct clusters, the best first.
 
     Parameters
     ----------
@@ -368,14 +376,18 @@ def distinct_leaders(
 
     Returns
     -------
-    lead : (most,) indices of the selected restarts; S in the entries without a restart
-    exists : (most,) whether an entry has a restart
+    lead : (most,) indices of the selected restarts; if there are fewer than ``most``, the remaining
+        entries are S
+    exists : (most,) False for these remaining entries
     """
     s = len(labels)
     indicators = ((labels[:, None] == jnp.arange(k)[:, None]) & real).astype(jnp.float32)
 
     def choose_next(available, _):
-        """Select the best available restart; restarts with the same clusters become unavailable."""
+        """Select the best restart of the mask ``available`` (S,).
+
+        Restarts with the same clusters as the selected restart become unavailable.
+        """
         best = jnp.where(available, objective, -jnp.inf).argmax()
         exists = available.any()
         tables = jnp.einsum("skn,jn->skj", indicators, indicators[best]).astype(jnp.float64)
@@ -390,8 +402,9 @@ def choose_weights(solutions: solve.Solution, data: Residuals, n: jax.Array) -> 
 
     Free weights must lower the objective by more than log(n) / 2 per free weight, as in BIC. They
     must also lower the mean entropy of the memberships, or leave the clusters almost unchanged.
-    Otherwise free weights might lose clear clusters. If equal weights miss a minority cluster, they
-    split the majority, and the memberships have a high entropy.
+    Without this second criterion, free weights might lose clear clusters. If equal weights miss a
+    minority cluster, they split the majority, and the memberships have a high entropy; free weights
+    then lower it.
 
     Parameters
     ----------
@@ -432,7 +445,10 @@ def free_weights_improve(gain: Any, entropy: Any, table: Any, k: Any, n: Any, xp
 
 
 def adjusted_rand(table: Any, xp: Any = jnp) -> Any:
-    """Adjusted Rand index of two partitions, from their contingency table, in NumPy or JAX."""
+    """Adjusted Rand index of two partitions, from their contingency table.
+
+    ``xp`` is the module of the computation, `numpy` or `jax.numpy`.
+    """
 
     def count_pairs(counts):
         return (counts * (counts - 1)).sum() / 2

@@ -76,14 +76,15 @@ class Member(NamedTuple):
 
 
 class View(NamedTuple):
-    """Eigenvectors of one (mode, power), and the effects of known structure on the scores.
+    """Eigenvectors that all members with one mode and power share, and effects of known structure.
 
-    The scores of a row are its products with the eigenvectors.
+    The scores of a row are the inner products of the row with the eigenvectors.
 
     Attributes
     ----------
     vectors : (m', q) q eigenvectors of the second moments of m' retained terms
-    known : (L, q) means of the scores in L known groups, or coefficients of the design matrix
+    known : (L, q) means of the scores in L known groups, or coefficients of the scores on the
+        design matrix
     """
 
     vectors: np.ndarray
@@ -91,14 +92,14 @@ class View(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Settings and fitted mixture of one member.
+    """Settings and fitted mixture of one member of the ensemble.
 
     Attributes
     ----------
     mode, power : settings of the member
     rank : number of eigenvectors, r
-    coef, intercept : (K, r) and (K,) linear functions of the scores of a row, one for each of K
-        clusters; the row belongs to the cluster of the largest function
+    coef, intercept : (K, r) and (K,) coefficients of one linear function of the scores per cluster;
+        a row belongs to the cluster whose function has the largest value
     """
 
     mode: str
@@ -109,7 +110,7 @@ class Model(NamedTuple):
 
 
 class Ensemble(NamedTuple):
-    """Members of a fit and their consensus.
+    """Members of the ensemble of one fit, and their consensus.
 
     Attributes
     ----------
@@ -225,9 +226,9 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        Weighted share of the members that assign the row to a cluster. For this, the clusters of
-        every member are matched one-to-one to the clusters of the consensus. If members disagree,
-        the cluster of the largest share may differ from ``labels_``.
+        Weighted share of the members that assign the row to a cluster. The clusters of every member
+        are first matched one-to-one to the clusters of the consensus. If members disagree, the
+        cluster with the largest share may differ from ``labels_``.
     agreement_ : ndarray of shape (n_samples,)
         Weighted share of the members that assign the row to its cluster in ``labels_``. Low values
         for all rows indicate that there is little structure.
@@ -298,8 +299,9 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     clusters. Sparse products run on the CPU, where SciPy was faster than a JAX program. Mixtures
     run on JAX's default device.
 
-    Rows without a retained term have no influence on the fit. They get the label of a row of zeros.
-    ``y`` fixes the memberships of labelled rows in the mixtures and in the consensus.
+    Rows without a retained term have no influence on the mixtures. Every member gives them the
+    label of a row of zeros. These labels count in the weights of the members, and in the criterion
+    "scatter". ``y`` fixes the memberships of labelled rows in the mixtures and in the consensus.
 
     ``known`` may be labels, several labelings, `nrprob.known.Memberships` or continuous covariates.
     "across" members need several groups of labels: there are none for memberships, covariates,
@@ -355,7 +357,10 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     # Input
 
     def _plan_members(self, grouped: bool) -> list[Member]:
-        """Settings of the members; ``grouped`` tells whether there are several known groups."""
+        """Settings of all members, from the parameter ``members``.
+
+        ``grouped`` tells whether there are several known groups, which "across" needs.
+        """
         if isinstance(self.members, str) or not isinstance(self.members, Sequence):
             self._check_number("members", self.members, low=1, high=10_000, integer=True)
             settings = [s for s in _SETTINGS if grouped or s[0] == "within"]
@@ -386,7 +391,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         return plan
 
     def prepare(self, X, y, known=None, sample_weight=None) -> SpectralInput:
-        """Check the input, before any computation."""
+        """Check the input, encode the known structure, and return the input of `compute`."""
         x, fixed = self._check_input(X, y)
         n = x.shape[0]
         self._encoder = DesignEncoder(self.multi, min_additive=2)
@@ -528,7 +533,10 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         return [Ensemble(columns, rows_left, models_left, weights, agreement, nothing_left)]
 
     def _check_present(self, present: np.ndarray) -> None:
-        """Check that rows have retained terms; ``present`` (n,) tells which rows have some."""
+        """Raise ValueError if no row has a retained term; warn if only some rows have one.
+
+        ``present`` (n,) tells which rows have a retained term.
+        """
         if present.all():
             return
         if not present.any():
@@ -591,14 +599,14 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         return {"member_labels_": columns, "agreement_": votes[rows, labels]}
 
     def _consensus_labels(self, columns: np.ndarray) -> np.ndarray:
-        """Consensus labels (n,) of rows, from the members' labels ``columns`` (n, members)."""
+        """Consensus labels (n,) of rows, given the members' labels ``columns`` (n, members)."""
         if self._consensus_model is not None:
             return self._consensus_model.predict(columns)
         x = stack_indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
         return centroid_scores(x, self.member_centers_, self._holds_rows).argmax(1)
 
     def _member_columns(self, X, known) -> np.ndarray:
-        """Labels (n, members) that the members assign to new rows."""
+        """Labels (n, members) that the mixtures of the members assign to n new rows."""
         check_is_fitted(self)
         x = self._validate(X, reset=False)
         n = x.shape[0]

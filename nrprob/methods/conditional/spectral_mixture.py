@@ -2,7 +2,7 @@
 
 All components share one covariance matrix with the inverse A. The term x' A x of the log density is
 then the same for all components, so memberships need one product of rows and means. The covariance
-is the total scatter minus the scatter of the means.
+follows from the total scatter minus the scatter of the means.
 
 Sizes: S mixtures of K components, for n rows with p coordinates.
 """
@@ -124,7 +124,7 @@ def _fit_program(
     dot = partial(jnp.matmul, precision=_HIGHEST)
 
     def fit_one(x, seed):
-        """Fit one mixture to coordinates (n, p)."""
+        """Fit one mixture to coordinates ``x`` (n, p) with a random seed."""
 
         def cluster_means(r):
             """Means (K, p) and masses (K,) of the components, from memberships (n, K)."""
@@ -151,10 +151,11 @@ def _fit_program(
         unit = jnp.eye(x.shape[1], dtype=x.dtype)
 
         def m_step(r):
-            """Coefficients (K, p), intercepts (K,), and a constant.
+            """M-step from memberships ``r`` (n, K).
 
-            The constant is the sum over all rows of the part of minus the log density that is the
-            same for all components.
+            Returns the coefficients (K, p) and intercepts (K,) of `Mixtures`, and a constant. The
+            constant is minus the sum over all rows of the part of the log density that is the same
+            for all components.
             """
             mu, size = cluster_means(r)
             covariance = (scatter - dot((mu * size[:, None]).T, mu)) / total + reg * unit
@@ -168,7 +169,7 @@ def _fit_program(
             return coef, intercept, half + 0.5 * total * x.shape[1] * jnp.log(2 * jnp.pi)
 
         def e_step(coef, intercept, constant):
-            """Memberships (n, K), and the log likelihood."""
+            """E-step: memberships (n, K), and the log likelihood."""
             score = dot(x, coef.T) + intercept
             norm = jax.nn.logsumexp(score, axis=1)
             fixed_scores = jnp.where(fixed_labels > 0, score, 0).sum(1)
@@ -213,7 +214,7 @@ def _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters):
         return jnp.maximum(d, 0)
 
     def draw_centre(j, least):
-        """Centre j (p,), given the squared distances ``least`` (n,) from the nearest centre."""
+        """Sample centre j (p,), given the squared distances ``least`` (n,) of rows from centres."""
 
         def draw_candidate(t):
             u = _key_uniform(keys, fold_in(seed, _CANDIDATES * j + t)).astype(x.dtype)
@@ -231,18 +232,21 @@ def _initial_centres(x, seed, mass, keys, n_classes, fixed_labels, n_clusters):
 
 
 def _key_uniform(keys: jax.Array, seed: jax.Array) -> jax.Array:
-    """Uniform random numbers in (0, 1), one per key."""
+    """Uniform random numbers in (0, 1), one per entry of ``keys`` (n,), for a random seed."""
     h = fold_in(seed ^ keys, 0)
     return ((h >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
 
 
 def _one_hot_labels(score: jax.Array) -> jax.Array:
-    """Indicators (n, K) of the largest score of every row."""
+    """Indicators (n, K) of the component with the largest ``score`` (n, K) in every row."""
     return jax.nn.one_hot(score.argmax(1), score.shape[1], dtype=score.dtype)
 
 
 def row_keys(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Random numbers (n,) uint32 that depend only on the entries of the rows of a CSR matrix."""
+    """Random numbers (n,) uint32, one per row of a CSR matrix, that depend only on its entries.
+
+    ``indptr``, ``indices`` and ``data`` are the arrays of the matrix. Equal rows get equal numbers.
+    """
     value = np.asarray(data, np.float64).view(np.uint64)
     h = _splitmix_hash(value ^ _splitmix_hash(indices.astype(np.uint64) + np.uint64(1)))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(h, dtype=np.uint64)])
@@ -253,7 +257,7 @@ def row_keys(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> np.nd
 
 
 def _splitmix_hash(h: np.ndarray) -> np.ndarray:
-    """Hash of integers: the finaliser of the random number generator SplitMix64."""
+    """Hash of integers (uint64): the last step of the random number generator SplitMix64."""
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return h ^ (h >> np.uint64(31))

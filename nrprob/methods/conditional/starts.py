@@ -2,7 +2,7 @@
 
 K-means runs in NumPy, because a JAX program would take seconds to compile and milliseconds to run.
 Rows are in blocks, as in `nrprob.statistics.rows.make_layout`; all rows of a block belong to one
-known group. Every step is then a matrix product.
+known group. Every iteration of k-means is then a matrix product.
 
 Sizes: n rows in B blocks of r rows, S initial labelings, L groups, K clusters, p coordinates.
 """
@@ -25,12 +25,12 @@ _MATCHINGS = 5  # maximum number of rounds that match clusters between groups
 
 
 class BlockedRows(NamedTuple):
-    """Rows in the coordinates of one k-means, in blocks.
+    """Rows in the coordinates in which one k-means runs, in B blocks of r rows of one group.
 
     Attributes
     ----------
-    z : (B, r, p) rows, 0 on padding
-    real : (B, r) False on padding
+    z : (B, r, p) coordinates of the rows, 0 on padding
+    real : (B, r) True for rows, False on padding
     mass : (B, r) weights of the rows, 0 on padding
     place : (B, r) indices of the rows in the input
     group : (B,) group of every block, ascending
@@ -47,7 +47,7 @@ class BlockedRows(NamedTuple):
     def by_group(
         self, values: np.ndarray, reduce: np.ufunc = np.add, empty: float = 0
     ) -> np.ndarray:
-        """Reduce values (B, ...) over the blocks of every group: (L, ...).
+        """Apply the reduction ``reduce`` to values (B, ...) of the blocks of every group: (L, ...).
 
         ``empty`` is the result for a group without blocks.
         """
@@ -57,14 +57,20 @@ class BlockedRows(NamedTuple):
         return out
 
     def inner_products(self, centres: np.ndarray) -> np.ndarray:
-        """Inner products (B, r, S, K) of every row and the centres (S, L, K, p) of its group."""
+        """Inner products (B, r, S, K) of every row and the centres of its group.
+
+        ``centres`` (S, L, K, p) has the centres of every group for S labelings.
+        """
         s, n_groups, k, p = centres.shape
         flat = np.moveaxis(centres, 1, 0).reshape(n_groups, s * k, p)
         out = np.matmul(self.z, flat[self.group].swapaxes(1, 2))
         return out.reshape(*self.real.shape, s, k)
 
     def cluster_sums(self, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sums (S, L, K, p) and total masses (S, L, K) of the clusters of labels (B, r, S)."""
+        """Sums (S, L, K, p) of rows and total masses (S, L, K) by group and cluster.
+
+        ``labels`` (B, r, S) are the clusters of the rows in S labelings, and ``k`` is K.
+        """
         s = labels.shape[-1]
         hits = np.where(labels[..., None] == np.arange(k), self.mass[..., None, None], 0)
         hits = hits.reshape(*self.real.shape, s * k).astype(self.z.dtype)
@@ -77,13 +83,13 @@ class BlockedRows(NamedTuple):
 def schedule_starts(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
     """Distribute ``n_init`` restarts over ``n_kinds`` types of initial values.
 
-    The types alternate, so that their numbers of restarts differ by at most one.
+    The types alternate, so that the numbers of restarts of any two types differ by at most one.
 
     Returns
     -------
     n_each : number of initial values to compute per type
-    restarts : (n_init,) indices of the initial values to use; they refer to a list of all computed
-        values that is sorted by type
+    restarts : (n_init,) indices of the initial values to use, in the list of all computed values
+        sorted by type
     """
     n_each = -(-n_init // n_kinds)
     order = np.arange(n_each) * n_kinds + np.arange(n_kinds)[:, None]
@@ -106,7 +112,8 @@ def stratified_sample(
     Returns
     -------
     chosen : indices of the sampled rows, ascending
-    times : weight of every sampled row: size of its stratum over the number of sampled rows
+    times : weight of every sampled row: size of the stratum divided by the number of sampled rows
+        of the stratum
     """
     n = strata.size
     if n <= size:
@@ -152,7 +159,8 @@ def make_starts(
 
     Returns
     -------
-    (S, n) labels: first k-means of all rows, ``n_each`` per metric; then k-means within groups
+    (S, n) labels: first ``n_each`` labelings per metric by k-means of all rows; then, if
+        ``aligned``, ``n_each`` labelings per metric by k-means within groups
     """
     real = layout.to_blocks(np.ones(len(y), bool))
     mass = real if weights is None else layout.to_blocks(weights)
@@ -182,7 +190,7 @@ def make_starts(
 
 
 def distinct_first(labels: np.ndarray, count: int) -> np.ndarray:
-    """Select ``count`` of the labelings (S, n), first those with distinct partitions.
+    """Select ``count`` of the labelings (S, n); distinct partitions have priority.
 
     Returns
     -------
@@ -197,7 +205,7 @@ def distinct_first(labels: np.ndarray, count: int) -> np.ndarray:
 def grouped_kmeans(
     rows: BlockedRows, k: int, n_each: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Run k-means within every group separately, ``n_each`` times.
+    """Run k-means with ``k`` clusters within every group separately, ``n_each`` times.
 
     Returns
     -------
@@ -210,7 +218,7 @@ def grouped_kmeans(
     blocks = np.arange(len(z))[:, None]
 
     def centre_scores(centres):
-        """Half the squared norm of a row, less half its squared distance from every centre.
+        """Half the squared norm of a row, less half the squared distance from every centre.
 
         ``centres`` has the shape (S, L, K, p), and the result (B, r, S, K).
         """
@@ -267,10 +275,11 @@ def align_groups(
 ) -> np.ndarray:
     """Match the clusters of different groups by their centres.
 
-    Two steps alternate. First, the clusters of every group are assigned to k common centres, with
-    the smallest sum of squared distances (Hungarian method). Then every common centre becomes the
-    mean of its clusters. The first common centres are the centres of one group, which is sampled
-    with a probability proportional to its size.
+    Two steps alternate. First, the clusters of every group are assigned one-to-one to k common
+    centres, with the smallest sum of squared distances times cluster sizes (Hungarian method). Then
+    every common centre becomes the mean of the clusters that are assigned to it. The first common
+    centres are the centres of one group, which is sampled with a probability proportional to its
+    size.
 
     Parameters
     ----------
@@ -281,7 +290,7 @@ def align_groups(
 
     Returns
     -------
-    (B, r, S) labels that mean the same cluster in all groups
+    (B, r, S) labels by common centre, which are comparable between groups
     """
     s, n_groups, k, _ = centres.shape
     sizes = rows.cluster_sums(labels, k)[1]

@@ -1,7 +1,7 @@
-"""Conditional mixtures of out-of-core rows: every EM step is a sum over blocks.
+"""Conditional mixtures of stored (out-of-core) rows: every EM step is a sum over blocks of rows.
 
-The group means need one pass over the data, and the covariance of the residuals needs another. An
-EM step of all active restarts needs one pass. The restarts begin with a subsample of the rows in
+The group means need one pass over all rows, and the covariance of the residuals needs another pass.
+An EM step of all active restarts needs one pass. The restarts begin on a subsample of the rows in
 memory. S is the number of restarts.
 """
 
@@ -63,8 +63,9 @@ def _run_on_sample(
 ) -> Parameters:
     """Parameters of all restarts after some EM steps on the subsample.
 
-    ``task`` are the arrays of the subsample. The other arguments are as in `Model`; ``warm_up`` is
-    True if any restart has a warm-up.
+    ``task`` has the residuals of the subsample, the settings, the initial labels, whether a restart
+    has a warm-up, and the classes of labelled rows. ``warm_up`` is True if any restart has a
+    warm-up. The other arguments are as in `Model`.
     """
     data, hyperparameters, starts, warm, fixed = task
     climb = Climb(Model(data, hyperparameters, covariance, robust, k, free), fixed)
@@ -82,20 +83,23 @@ def _at_sample(
     data: Residuals, hyperparameters: Hyperparameters, fixed: jax.Array | None, every: Parameters,
     free: jax.Array, covariance: str, robust: bool, k: int,
 ) -> jax.Array:  # fmt: skip
-    """Labels (S, n) of the rows of the subsample under the parameters ``every`` of S restarts."""
+    """Labels (S, n) of the n rows of the subsample, given the parameters ``every`` of S restarts.
+
+    The other arguments are as in `Climb` and `Model`.
+    """
     climb = Climb(Model(data, hyperparameters, covariance, robust, k, free), fixed)
     none = jnp.zeros((k, climb.model.n_groups), data.y.dtype)
     return jax.lax.map(lambda t: climb.model.row_labels(climb.resume_from(t, none).w), every)
 
 
 class Ends(NamedTuple):
-    """Final states of S restarts with one error distribution and one type of weights.
+    """States of S restarts with one error distribution and one type of cluster weights.
 
     Attributes
     ----------
-    t : parameters; every array has a leading axis of length S
+    t : parameters of the restarts; every array has a leading axis of length S
     objective, penalty : (S,) the maximised objective, and the penalty that it contains
-    done, n_iter : (S,) whether the restart converged, and its number of EM steps on all rows
+    done, n_iter : (S,) whether the restart has converged, and its number of EM steps on all rows
     trace : minimised objective of the best active restart after every pass over the rows
     """
 
@@ -108,7 +112,7 @@ class Ends(NamedTuple):
 
 
 class _Search:
-    """Restarts of one error distribution and type of weights, on the subsample and on all rows.
+    """Search by successive halving, for one error distribution and one type of cluster weights.
 
     Parameters
     ----------
@@ -128,9 +132,9 @@ class _Search:
         self.static = self.kind | {"labelled": task.fixed is not None}
 
     def __call__(self, extra: Parameters | None) -> Ends:
-        """Search by successive halving, first on the subsample and then on all rows.
+        """Run all restarts on the subsample, and continue the best restarts on all rows.
 
-        The parameters ``extra``, unless None, replace the result of the last restart on the
+        Unless ``extra`` is None, these parameters replace the result of the last restart on the
         subsample.
         """
         model, task, common = self.model, self.task, self.common
@@ -158,7 +162,7 @@ class _Search:
         return ends
 
     def sample_labels(self, every: Parameters) -> np.ndarray:
-        """Labels (S, n) of the n rows of the subsample, under the parameters of S restarts."""
+        """Labels (S, n) of the n rows of the subsample for S restarts with parameters ``every``."""
         task = self.task
         result = _at_sample(
             task.data, task.hyperparameters, task.fixed, every, self.common.free, **self.kind
@@ -200,9 +204,9 @@ class _Search:
         ends.objective[:], ends.penalty[:] = objective, penalty
 
     def _run_em(self, ends: Ends, on: list[int], most: int) -> None:
-        """Take EM steps of the restarts ``on`` in parallel, and update ``ends``.
+        """Take EM steps on all rows for the restarts with the indices ``on``, and update ``ends``.
 
-        The steps end when all restarts have converged, or after ``most`` steps.
+        The steps end when all these restarts have converged, or after ``most`` steps.
         """
         on = [i for i in on if not ends.done[i]]
         every = jax.tree.map(lambda a: a[on], ends.t)
@@ -230,7 +234,14 @@ class _Search:
 
 
 def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
-    """Fit a `nrprob.ConditionalMixture` to stored rows."""
+    """Fit a `nrprob.ConditionalMixture` to stored rows.
+
+    Parameters
+    ----------
+    model : the unfitted estimator, which receives the fitted attributes
+    rows : the stored rows
+    y, known : target labels and known structure, as in `fit`
+    """
     model.check_parameters()
     model._check_one_device()
     check_in_memory(model)
@@ -299,7 +310,7 @@ def _set_coordinates(model: Any, seen: Survey, blocks: Blocks) -> tuple[Blocks, 
 def _prepare_sample(
     model: Any, seen: Survey, blocks: Blocks, coordinates: Coordinates, fixed: np.ndarray | None
 ) -> tuple[ResidualTask, Common]:  # fmt: skip
-    """Draw the subsample, compute its initial labels, and the arrays that all EM steps share.
+    """Draw the subsample; compute its initial labels, and the arrays that all EM steps share.
 
     ``fixed`` (n,) are the classes of labelled rows, else -1; None without labels.
     """
@@ -344,11 +355,11 @@ def _best_weights(
     model: Any, blocks: Blocks, task: ResidualTask, common: Common, errors: str,
     weights: dict[str, tuple[bool, ...]],
 ) -> tuple[_Search, Ends, bool]:  # fmt: skip
-    """Search with equal weights of the clusters, with free weights, or with both.
+    """Search with equal weights of the clusters, with free (fitted) weights, or with both.
 
-    The parameter ``weights`` of the model decides; after two searches, `free_weights_improve`
-    selects the better one. The best restart with equal weights is a start of the search with free
-    weights.
+    The parameter ``weights`` of the model determines the searches. After two searches,
+    `free_weights_improve` selects one of them. The search with free weights has the best restart
+    with equal weights among its initial values.
 
     Parameters
     ----------
@@ -358,8 +369,8 @@ def _best_weights(
     Returns
     -------
     search : the selected search
-    ends : its restarts
-    free : whether its weights are free
+    ends : restarts of the selected search
+    free : whether the selected search has free weights
     """
     best: tuple[_Search, Ends, bool] | None = None
     for free in weights[model.weights]:

@@ -24,9 +24,10 @@ def check_in_memory(model: Any) -> None:
 
 
 def fits_table(model: Any, columns: Columns) -> bool:
-    """Whether a fit needs the joint EM.
+    """Whether a fit to a table with these ``columns`` needs the joint EM.
 
-    It does if there are discrete columns, or if group effects are fitted with the clusters.
+    The joint EM is needed if there are discrete columns, or if group effects are fitted with the
+    clusters.
     """
     joint = model.effects in ("fixed", "random") or model.weights == "by_group"
     return joint or not columns.is_numeric

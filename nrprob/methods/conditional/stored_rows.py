@@ -26,7 +26,7 @@ _MOST_DISTINCT = 1000  # number of values at which a discrete column is refused
 def collect_rows(
     seen: Survey, blocks: Blocks, chosen: np.ndarray, *arrays: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Collect the chosen rows of all processes in memory.
+    """Collect chosen rows of a stored table in memory, from all processes of a distributed fit.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def collect_rows(
     Returns
     -------
     rows : (n, m) the chosen rows, process by process
-    *arrays : the arrays of all processes, concatenated
+    *arrays : for each of the given arrays, the arrays of all processes, concatenated
     """
     indices = (chosen + seen.first).astype(np.uint32)
     parts = list(blocks.map_blocks(take_rows, indices))
@@ -52,7 +52,7 @@ def collect_rows(
 
 
 def mean_by_group(seen: Survey, blocks: Blocks) -> tuple[np.ndarray, np.ndarray]:
-    """Means (L, m) of the columns by known group, and sizes (L,) of the groups."""
+    """Means (L, m) of the columns of stored rows by known group, and sizes (L,) of the groups."""
     mean = seen.moments.mean
     sums, sizes = blocks.map_sum(partial(group_sums, n_groups=seen.design.n_groups), mean)
     return mean + sums / np.maximum(sizes, 1)[:, None], sizes
@@ -62,7 +62,8 @@ def learn_columns(model: Any, seen: Survey, blocks: Blocks) -> Columns:
     """Infer the types of the columns from a subsample, and read all values of discrete columns.
 
     Columns that are discrete or constant in the subsample are read completely. Values that do not
-    occur in the subsample are added to it. The types then follow as for a table in memory.
+    occur in the subsample are appended to the subsample. The types are then inferred as for a table
+    in memory.
 
     Raises
     ------

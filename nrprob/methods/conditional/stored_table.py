@@ -1,8 +1,8 @@
 """Conditional mixtures of stored tables: discrete columns, and effects fitted with the clusters.
 
 A search on a subsample in memory gives initial parameters and the form of the model. Every further
-EM step is a pass over all samples. Sizes: L known groups, K clusters, d numeric columns, m
-columns.
+EM step is a pass over all samples. Sizes: L known groups, K clusters, m columns, of which d are
+numeric.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Scaling:
     ----------
     centre, scale : origin (d,) and unit of the coordinates
     means : (L, d) means of the known groups in coordinates
-    nu0, tau0 : weight of the ridge, and variance of the group effects
+    nu0, tau0 : weight of the ridge, and prior variance of the group effects in coordinates
     """
 
     centre: np.ndarray
@@ -74,12 +74,12 @@ class _Scaling:
         cls, blocks: Blocks, means: np.ndarray, sizes: np.ndarray, columns: tuple[int, ...],
         ridge: float,
     ) -> _Scaling:  # fmt: skip
-        """Compute the scale of some columns by a pass over all samples.
+        """Compute the scaling of the numeric columns by a pass over all samples.
 
         Parameters
         ----------
         blocks : blocks of all samples
-        means, sizes : (L, m), (L,) means and sizes of the known groups
+        means, sizes : (L, m) means of all columns and (L,) sizes of the known groups
         columns : positions of the numeric columns
         ridge : factor of the Ledoit-Wolf ridge
         """
@@ -111,9 +111,10 @@ class _StoredTable:
     blocks : blocks of all samples, each a `TableBlock`
     table : columns of the subsample
     data : the subsample in the coordinates of the fit, without weights
-    weighted : the same with a weight for every sample: the number of samples that it represents
-    sizes : (L,) numbers of samples by known group
-    template : `Table` from which the tables of all blocks are made, with the arrays that they share
+    weighted : ``data`` with the weights of the samples: the number of stored samples that a sample
+        of the subsample represents
+    sizes : (L,) numbers of stored samples by known group
+    template : `Table` with the arrays that the tables of all blocks share
     seed : seed of the subsample and of the search
     """
 
@@ -185,7 +186,7 @@ class _StoredTable:
         return decision
 
     def settings(self, decision: Decision) -> Settings:
-        """Settings of the EM in the form that was chosen."""
+        """Settings of the EM over all samples, in the form of the model that ``decision`` has."""
         form = decision.form
         no = np.asarray(False)
         effects = Effects(np.asarray(form.held), np.asarray(form.fixed), no)
@@ -276,7 +277,8 @@ def _store_result(
 ) -> None:
     """Set the fitted attributes of the model.
 
-    ``decision`` is the fit to the subsample, and ``climb`` the EM over all samples.
+    ``decision`` is the fit to the subsample, ``settings`` are the settings of the EM over all
+    samples, and ``climb`` is the result of this EM.
     """
     seen, k, state = stored.seen, model.n_clusters, climb.state
     shared = stored.template, settings, state
@@ -312,7 +314,10 @@ def _store_result(
 def _log_likelihood(
     stored: _StoredTable, settings: Settings, state: JointState, covariance: str
 ) -> float:
-    """Log likelihood at the posterior means of the group effects, ignoring the labels."""
+    """Log likelihood of all samples at the posterior means of the group effects.
+
+    Target labels are ignored. The result is in the coordinates of the fit.
+    """
     if state.gaussian is not None:
         gaussian = state.gaussian._replace(s=np.zeros_like(state.gaussian.s))
         state = state._replace(gaussian=gaussian)

@@ -1,7 +1,7 @@
 """Contributions of blocks of stored rows to a conditional mixture: moments and EM steps.
 
-Sizes: `size` rows per block with padding, m features, p coordinates, L known groups, K clusters, S
-restarts. Several functions have the static arguments ``covariance`` (form of the covariance),
+Sizes: ``size`` rows per block with padding, m features, p coordinates, L known groups, K clusters,
+S restarts. Several functions have the static arguments ``covariance`` (form of the covariance),
 ``robust`` (whether errors have a t distribution), ``k`` (number of clusters) and ``labelled``
 (whether some rows are labelled).
 """
@@ -22,14 +22,14 @@ from nrprob.statistics.xlogx import xlogx
 
 
 class Raw(NamedTuple):
-    """Rows of a block, with their known structure.
+    """Rows of a block of stored rows, with known groups and labels.
 
     Attributes
     ----------
     x : (size, m) features or (size, p) coordinates, 0 on padding
-    real : (size,) 1, and 0 on padding
-    number, codes : (size,) position among all rows, and known group
-    fixed : (size,) class of labelled rows, else -1
+    real : (size,) 1 for rows, 0 on padding
+    number, codes : (size,) position of every row among all rows, and known group of every row
+    fixed : (size,) classes of labelled rows, else -1
     """
 
     x: Any
@@ -48,14 +48,14 @@ def lay_out_chunk(chunk: Chunk) -> Raw:
 
 @partial(jax.jit, static_argnames="n_groups")
 def group_sums(block: Raw, mean: jax.Array, n_groups: int) -> tuple[jax.Array, jax.Array]:
-    """Sums (L, m) of the rows less ``mean`` (m,) by known group, and numbers (L,) of rows."""
+    """Sums (L, m) of the rows of a block less ``mean`` (m,) by known group, and row counts (L,)."""
     x = (block.x.astype(jnp.float64) - mean) * block.real[:, None]
     sizes = jax.ops.segment_sum(block.real.astype(jnp.float64), block.codes, n_groups)
     return jax.ops.segment_sum(x, block.codes, n_groups), sizes
 
 
 def _block_residuals(block: Raw, effects: jax.Array) -> jax.Array:
-    """Residuals (size, m) about the effects (L, m) of the known groups, in float64."""
+    """Residuals (size, m) of the rows of a block about the group effects (L, m), in float64."""
     r = block.x.astype(jnp.float64) - effects[block.codes]
     return r * block.real[:, None]
 
@@ -64,10 +64,10 @@ def _block_residuals(block: Raw, effects: jax.Array) -> jax.Array:
 def residual_products(
     block: Raw, effects: jax.Array, columns: tuple[int, ...] | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Sums (m, m) of products of the residuals, and the sum of the fourth powers of their norms.
+    """Sums over a block: products (m, m) of residuals, and fourth powers of the norms of residuals.
 
-    ``effects`` (L, m) are subtracted by known group. ``columns`` are the positions of the columns
-    to use; by default all.
+    The residuals are the rows less the effects (L, m) of the known groups. ``columns`` are the
+    positions of the columns to use; by default all.
     """
     r = _block_residuals(block, effects)
     if columns is not None:
@@ -100,9 +100,9 @@ class Common(NamedTuple):
     Attributes
     ----------
     hyperparameters : hyperparameters in the floating-point type of the rows
-    row_mass : mass of a row, which is the same for all rows
+    row_mass : mass of a row, equal for all rows
     inverse_scale : (p,) inverse variances 1 / D, as in `Residuals`
-    scatter : sums (p, p) of products or (p,) of squares of all rows, times the mass
+    scatter : sums over all rows of (p, p) products or (p,) squares of coordinates, times the mass
     free : whether the weights of the clusters are fitted
     """
 
@@ -114,7 +114,7 @@ class Common(NamedTuple):
 
 
 def _block_model(block: Raw, common: Common, covariance: str, robust: bool, k: int) -> Model:
-    """EM steps on a block; total mass and scatter are sums over all rows."""
+    """`Model` for the EM steps on a block; its total mass and scatter are sums over all rows."""
     h = common.hyperparameters
     n = h.dof  # the masses of all rows are equal, and add up to dof
     mass = block.real * common.row_mass
@@ -128,7 +128,10 @@ _STATIC = ("covariance", "robust", "k", "labelled")
 
 
 def _model_and_mask(block, common, covariance, robust, k, labelled):
-    """EM steps on a block, and the mask (K, size): -inf for clusters that a label excludes."""
+    """`Model` for the EM steps on a block, and the mask (K, size) of its labelled rows.
+
+    The mask is -inf for clusters that the label of a row excludes, else 0; None without labels.
+    """
     model = _block_model(block, common, covariance, robust, k)
     return model, Climb(model, block.fixed if labelled else None).mask
 
@@ -137,7 +140,7 @@ def _model_and_mask(block, common, covariance, robust, k, labelled):
 def block_e_step(
     block: Raw, every: Parameters, common: Common, **static: Any
 ) -> tuple[Sums, jax.Array]:
-    """Sufficient statistics and free energies (S,) of a block for S restarts.
+    """E-step on a block for S restarts: sufficient statistics, and free energies (S,).
 
     ``every`` are the parameters of the restarts.
     """
@@ -188,13 +191,13 @@ def restart_labels(block: Raw, every: Parameters, common: Common, soft: bool, **
 def contingency_tables(
     block: Raw, every: Parameters, common: Common, n_groups: int, **static: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Entropies and contingency tables of a block, for one or two restarts.
+    """Entropies and contingency tables of the rows of a block, for S = 1 or 2 restarts.
 
     Returns
     -------
     entropy : (S,) sums over rows of the entropy of the memberships
-    table : (K, K) numbers of rows by cluster of the first and of the last restart
-    by_group : (L, K) numbers of rows by known group and cluster of the first restart
+    table : (K, K) numbers of rows by cluster in the first and cluster in the last restart
+    by_group : (L, K) numbers of rows by known group and cluster in the first restart
     """
     _, labels, w = assign_rows(block, every, common, **static)
     hits = (labels[:, None] == jnp.arange(static["k"])[:, None]).astype(jnp.float64)
@@ -247,7 +250,10 @@ def global_m_step(
 
 @partial(jax.jit, static_argnames="covariance")
 def block_scatter(block: Raw, covariance: str) -> jax.Array:
-    """Sums (p, p) of products of the rows of a block; (p,) of squares unless "tied"."""
+    """Sums over the rows of a block of the products (p, p) of coordinates.
+
+    Unless the covariance is "tied", the sums are over squares (p,).
+    """
     if covariance == "tied":
         return jnp.matmul(block.x.T, block.x, precision=jax.lax.Precision.HIGHEST)
     return (block.x * block.x).sum(0)

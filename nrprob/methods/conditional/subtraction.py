@@ -1,7 +1,7 @@
 """Search for clusters of residuals after subtracting known structure.
 
-This module prepares the arrays of the search, and its calls of the compiled program. Sizes: n rows,
-m features.
+This module prepares the arrays of the search, and the calls of the compiled program that searches.
+Sizes: n rows, m features.
 """
 
 from __future__ import annotations
@@ -150,7 +150,11 @@ class ResidualSearch(Clusterer):
         return calls
 
     def _log_constant(self, hyperparameters: Hyperparameters, errors: str) -> float:
-        """Constant part of the log likelihood: normalising constants, and -log K per row."""
+        """Constant part of the log likelihood: normalising constants, and -log K per row.
+
+        The constant of a row is multiplied by the residual degrees of freedom. ``errors`` is the
+        error distribution.
+        """
         d, dof = float(hyperparameters.d), float(hyperparameters.dof)
         normaliser = -d / 2 * math.log(2 * math.pi)
         if errors == "t":
@@ -160,6 +164,6 @@ class ResidualSearch(Clusterer):
 
 
 def _number_groups(codes: np.ndarray) -> Design:
-    """Design of groups with these codes, renumbered in the order in which they first appear."""
+    """`Design` of groups with the codes (n,); groups are renumbered in the order of appearance."""
     codes, names = factorize(codes)
     return Design.from_groups(codes, len(names))

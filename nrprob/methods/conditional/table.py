@@ -40,10 +40,10 @@ class DiscreteColumn:
 
     @property
     def marginal(self) -> np.ndarray:
-        """Shares (V,) of the values in the fit.
+        """Shares (V,) of the values among the samples of the fit.
 
-        They are computed from the samples, with half a sample added to every value, unless
-        ``fitted_marginal`` gives them.
+        The result is ``fitted_marginal`` unless this is None. In this case, the shares are computed
+        from the samples, with half a sample added to every value.
         """
         if self.fitted_marginal is not None:
             return self.fitted_marginal
@@ -63,17 +63,19 @@ class DiscreteColumn:
 
 
 def take_rows(columns: list[DiscreteColumn], rows: np.ndarray) -> list[DiscreteColumn]:
-    """Return the columns of the samples with the indices ``rows``."""
+    """Restrict every discrete column to the samples with the indices ``rows``."""
     return [replace(column, codes=column.codes[rows]) for column in columns]
 
 
 def padded_size(size: int) -> int:
-    """Size to which an axis of length ``size`` is padded, so that few programs are compiled."""
+    """Padded length of an axis of length ``size``; few distinct lengths need few compilations."""
     return bucket_size(max(size, 1), 1 << 20)
 
 
 def lay_out_values(columns: list[DiscreteColumn], layout: Layout, dtype: type) -> Values:
-    """Arrange discrete columns in blocks; padding values belong to a padding column.
+    """Arrange discrete columns in blocks of samples, as `Values`.
+
+    The axis of all values is padded; the padding belongs to an additional column without samples.
 
     Parameters
     ----------
@@ -120,7 +122,7 @@ def lay_out_table(
     labels: np.ndarray | None = None,
     sizes: np.ndarray | None = None,
 ) -> tuple[Table, Layout]:
-    """Arrange a table in blocks of samples with one missing pattern and one known group.
+    """Arrange a table in blocks; all samples of a block have one missing pattern and known group.
 
     Parameters
     ----------
@@ -131,8 +133,9 @@ def lay_out_table(
     q : (n, s) design of the location effects; None without location effects
     mass : (n,) weights of the samples; by default 1
     labels : (n,) cluster of labelled samples, else -1; None without labels
-    sizes : (n_groups,) masses of the known groups if the samples are a part of a table without
-        missing values. Every known group is then a cell, so that sums over parts can be added.
+    sizes : (n_groups,) masses of the known groups in a whole table, if the samples are a part of
+        this table. Without missing values, every known group is then a cell, also a group without
+        samples, so that sums over parts can be added.
 
     Returns
     -------

@@ -1,7 +1,8 @@
 """Blocks of stored tables: their layout, and the sums over samples of one EM step.
 
-The samples of a stored block are arranged in B smaller blocks of r samples of one known group.
-Other sizes: d numeric columns; J discrete columns with W values in all; K clusters.
+The samples of a stored block are arranged in B smaller blocks of r samples of one known group. No
+value is missing. Other sizes: d numeric columns; J discrete columns with W values in all; K
+clusters.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class TableBlock(NamedTuple):
     Attributes
     ----------
     x : (B, r, d) numeric values in the coordinates of the fit
-    codes : (B, r, J) positions of the values of the discrete columns among all W values; W on
-        padding
-    mass : (B, r) 1, and 0 on padding
+    codes : (B, r, J) position of the value of every discrete column among the W values of all
+        discrete columns; W on padding
+    mass : (B, r) 1 for samples, 0 on padding
     number : (B, r) position of every sample among all samples
     label : (B, r) cluster of labelled samples, else -1
     cell : (B,) known group of every smaller block
@@ -66,7 +67,10 @@ class TableFormat(NamedTuple):
 
 
 def distinct_in_block(block: Raw, positions: tuple[int, ...], most: int) -> list[np.ndarray]:
-    """Distinct values of the columns at ``positions`` in a block, at most ``most`` per column."""
+    """Distinct values in a block of the columns at ``positions``: one array per column.
+
+    Every array has at most the ``most`` smallest values.
+    """
     x = np.asarray(block.x)[np.asarray(block.real) > 0]
     return [np.unique(x[:, j])[:most] for j in positions]
 
@@ -93,13 +97,16 @@ def to_table_block(block: Raw, form: TableFormat) -> TableBlock:
 
 @partial(jax.jit, static_argnames="width")
 def count_values(block: TableBlock, width: int) -> jax.Array:
-    """Count the samples (W,) of a block that have a value, for all values of discrete columns."""
+    """Numbers (W,) of samples of a block with every value of every discrete column.
+
+    ``width`` is W, the number of values of all discrete columns.
+    """
     ones = jnp.ones(block.codes.size)
     return jax.ops.segment_sum(ones, block.codes.reshape(-1), width + 1)[:width]
 
 
 def _fill_template(block: TableBlock, template: Table) -> Table:
-    """Table of the samples of a block; ``template`` has the arrays that all blocks share."""
+    """Make the `Table` of a block; ``template`` has the arrays that all blocks share."""
     numeric, values = template.numeric, template.values
     if numeric is not None:
         spare = len(numeric.real) - block.x.shape[2]
@@ -120,7 +127,7 @@ def _fill_template(block: TableBlock, template: Table) -> Table:
 
 
 def _memberships(model: JointModel, state: JointState) -> tuple[jax.Array, jax.Array]:
-    """Memberships (B, K, r) and log densities (B, r) of samples under the parameters ``state``."""
+    """Memberships (B, K, r) and log densities (B, r) of samples, given the parameters ``state``."""
     log_joint = model.log_joint(state)
     log_density = jax.nn.logsumexp(log_joint, axis=1)
     return jnp.exp(log_joint - log_density[:, None]), log_density
@@ -130,7 +137,10 @@ def _memberships(model: JointModel, state: JointState) -> tuple[jax.Array, jax.A
 def block_e_step(
     block: TableBlock, template: Table, settings: Settings, state: JointState, covariance: str
 ) -> tuple[Statistics, jax.Array, jax.Array]:
-    """Sums for the M-step, log likelihood, and entropy of the memberships of a block."""
+    """E-step on a block: sums for the M-step, log likelihood, and sum of membership entropies.
+
+    ``template``, ``settings``, ``state`` and ``covariance`` are as in `full_m_step`.
+    """
     model = JointModel(_fill_template(block, template), settings, covariance)
     r, log_density = _memberships(model, state)
     entropy = -(xlogx(r) * block.mass[:, None]).sum()
@@ -142,7 +152,7 @@ def block_labels(
     block: TableBlock, template: Table, settings: Settings, state: JointState, covariance: str,
     soft: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:  # fmt: skip
-    """Assign the samples of a block to clusters.
+    """Assign the samples of a block to clusters, given the parameters ``state``.
 
     Returns
     -------

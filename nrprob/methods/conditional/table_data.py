@@ -25,7 +25,7 @@ from nrprob.statistics.weighted import row_mean, total_weight
 
 @dataclass
 class TableData:
-    """Table of a joint fit.
+    """Table of a joint fit, and quantities that are computed from the table before the fit.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class TableData:
     groups : (n,) known group of every sample
     n_groups : number of known groups, L
     labels : (n,) cluster of labelled samples, else -1; None without labels
-    target : (d,) diagonal of the matrix that covariances shrink to, up to a factor; by default 1
+    target : (d,) diagonal of the matrix to which covariances shrink, up to a factor; by default 1
     rounding : (d, d) covariance of the rounding errors of the numeric columns; by default 0
     nu0, tau0 : weight of the ridge, and prior variance of the group effects; estimated if None
     mass : (n,) weights of the samples; None if all are 1
@@ -85,7 +85,7 @@ class TableData:
         return None if self.location is None else self.location(self.columns, self.groups)
 
     def take(self, indices: np.ndarray) -> TableData:
-        """Return the table of the samples with these indices; ``n_groups`` does not change."""
+        """Return the table of the samples with the given indices; ``n_groups`` does not change."""
         columns = take_rows(self.columns, indices)
         x = None if self.x is None else self.x[indices]
         labels = None if self.labels is None else self.labels[indices]
@@ -103,7 +103,7 @@ def complete_table(
 
     Parameters
     ----------
-    X : (n, m) the table
+    X : (n, m) the table, in units of its columns
     design : known groups
     fixed : (n,) classes of labelled samples, else -1; None without labels
     mass : (n,) weights of the samples; None if all are 1

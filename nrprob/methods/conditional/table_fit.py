@@ -46,7 +46,7 @@ from nrprob.statistics.weighted import scale_rows, total_weight
 
 @dataclass(frozen=True)
 class TableInput:
-    """A checked table, before residuals or coordinates are computed.
+    """A checked table in units of its columns, before residuals or coordinates are computed.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class TableInput:
         return missing | {column.name: values.codes < 0 for column, values in discrete}
 
     def take(self, indices: np.ndarray) -> TableInput:
-        """Return the table of the samples with these indices; ``n_missing`` does not change."""
+        """Return the table of the samples with the given indices, with the same ``n_missing``."""
         return replace(
             self,
             x=None if self.x is None else self.x[indices],
@@ -96,11 +96,11 @@ class TableInput:
 
 @dataclass
 class TableTask:
-    """Task of a fit to a mixed or incomplete table; see `ResidualTask` for other tables.
+    """Task of a fit to a mixed or incomplete table; see `ResidualTask` for complete numeric tables.
 
     Attributes
     ----------
-    table : the table as it was read
+    table : the table in units of its columns
     data : the table in the coordinates of the fit
     design : known structure
     scale : factor from coordinates to units of the table
@@ -166,7 +166,7 @@ class TableMixin(DiagnosticsMixin):
     _noise_table: FittedTable | None  # noise density; None without noise
 
     def _choices(self) -> Choices:
-        """Settings that restrict the choice of effects, shares and location effects."""
+        """Parameters that restrict the form of group effects, shares and location effects."""
         effects = self.effects
         if self.balance > 0 or self.errors == "t":
             effects = "subtract"
@@ -174,14 +174,17 @@ class TableMixin(DiagnosticsMixin):
 
     @property
     def _start_exponents(self) -> list[float]:
-        """Whitening exponents of initial k-means, without "kurtosis"."""
+        """Whitening exponents of the initial k-means of joint fits, which ignore "kurtosis"."""
         exponents = [e for e in self.whitening_exponents if e != "kurtosis"]
         return exponents or [0.0, 0.5, 1.0]
 
     # Input
 
     def _read_table(self, X, *, reset: bool) -> TableInput:
-        """Check a table and read its columns; ``reset`` tells whether to learn their types."""
+        """Check a table and read its columns.
+
+        If ``reset`` is True, the types of the columns are inferred; else they are those of the fit.
+        """
         if is_table(X):
             X = as_frame(X)
         checked = self._validate(as_codes(X)[0] if is_frame(X) else X, reset=reset)
@@ -240,7 +243,11 @@ class TableMixin(DiagnosticsMixin):
                 )
 
     def _prepare_table(self, table: TableInput, design: Design, fixed, initial) -> TableTask:
-        """Task of the fit to a mixed or incomplete table."""
+        """Make the task of the fit to a mixed or incomplete table.
+
+        ``fixed`` (n,) are the classes of labelled samples, else -1. ``initial`` (n,) are initial
+        labels. Either of the two may be None.
+        """
         self._check_table(table, design)
         if not _varies_within(table, design):
             alike = design.kind == "nothing"
@@ -313,7 +320,11 @@ class TableMixin(DiagnosticsMixin):
     def _set_joint(
         self, decision: Decision, data: TableData, units: Units | None, table: TableInput
     ) -> None:
-        """Set the fitted attributes that follow from the parameters of the joint EM."""
+        """Set the fitted attributes that follow from the parameters of the joint EM.
+
+        ``data`` is the table in the coordinates of the fit, and ``table`` the table in units of its
+        columns. ``units`` is the map to the coordinates; None without numeric columns.
+        """
         self._shares_by_group = decision.weights == "by_group"
         fitted = FittedTable.from_state(
             decision.end.state, data, decision.location, self._shares_by_group
@@ -443,7 +454,7 @@ def _varies_within(table: TableInput, design: Design) -> bool:
 
 
 def _restarts(search: SearchResult, offset: float) -> Restarts:
-    """Restarts with the minimised objective -F; ``offset`` converts F to units of X."""
+    """Make `Restarts` with the minimised objective -F; ``offset`` converts F to units of X."""
     return Restarts(search.labels, -(search.objective + offset), search.converged)
 
 

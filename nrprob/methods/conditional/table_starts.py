@@ -1,7 +1,7 @@
 """Initial labels of a mixed or incomplete table.
 
-K-means runs on the numeric columns, on the discrete columns, and on both together. Sizes: n
-samples, p coordinates in which k-means runs.
+Separate runs of k-means use the numeric columns, the discrete columns, and all columns together.
+Sizes: n samples, p coordinates in which k-means runs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _START_RIDGE = 0.1  # weight of the mean variance in the variances that define a
 
 
 def _metric_maps(y: np.ndarray, exponents: Any, weights: np.ndarray | None) -> list[np.ndarray]:
-    """For every whitening exponent, the linear map (p, p) to the space of k-means.
+    """Linear maps (p, p) from coordinates to the space of k-means, one per whitening exponent.
 
-    The map divides the principal components of ``y`` (n, p) by their standard deviation to the
-    power of the exponent.
+    A map divides every principal component of ``y`` (n, p) by the standard deviation of the
+    component to the power of the exponent.
     """
     square = row_products(y, weights) / total_weight(len(y), weights)
     variances, axes = np.linalg.eigh(square)
@@ -39,14 +39,15 @@ def _standardised(y: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
 
 
 def start_coordinates(data: TableData, conditional: bool) -> list[np.ndarray]:
-    """Coordinates (n, p) for k-means: of numeric columns, of discrete columns, and of both.
+    """Coordinates (n, p) for k-means: of numeric columns, of discrete columns, and of all columns.
 
-    If the table has only numeric or only discrete columns, there is one array of coordinates.
+    If the table has only numeric or only discrete columns, there is one array of coordinates, else
+    there are three.
 
     Parameters
     ----------
     data : the table
-    conditional : whether to use residuals about the known groups
+    conditional : whether to subtract the means of the known groups
     """
     parts = []
     if data.one_component is not None:
@@ -69,7 +70,8 @@ def start_kinds(data: TableData, n_clusters: int, exponents: Any) -> list[tuple[
 
     Every type is a tuple of coordinates ("numbers", "discrete" or "both"), type of k-means
     ("plain" for all rows, "aligned" within known groups), and whitening exponent. The type
-    "aligned" is left out if known groups have fewer than five samples per cluster, on average.
+    "aligned" is left out for a single known group, and if known groups have fewer than five samples
+    per cluster, on average.
     """
     tables = ["numbers"] if data.one_component is not None else []
     tables += ["discrete"] if data.columns else []
@@ -124,9 +126,9 @@ def unconditional_labels(
 ) -> np.ndarray:
     """Initial labels (S, n) of S restarts, by k-means that ignores the known groups.
 
-    There is one restart per whitening exponent and type of coordinates. If the table has numeric
-    and discrete columns, k-means of the discrete columns alone is left out. The arguments are as in
-    `initial_labels`.
+    There is one restart per whitening exponent and type of coordinates of `start_coordinates`. If
+    the table has numeric and discrete columns, k-means of the discrete columns alone is left out.
+    The arguments are as in `initial_labels`.
     """
     tables = start_coordinates(data, False)
     if len(tables) == 3:

@@ -28,7 +28,8 @@ from nrprob.methods.conditional.starts import (
 from nrprob.statistics.rows import Layout, active_mask, bucket_size, make_layout, padded_count
 from nrprob.statistics.weighted import scale_rows, total_weight
 
-# For every value of the parameter `weights`: the fits to run, and whether their weights are free.
+# For every value of the parameter `weights`, one entry per fit to run: whether the cluster weights
+# are free (fitted).
 WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
 _TRIES = 4  # k-means runs per initial labeling, from which distinct labelings are selected
 # Data sets with more rows x coordinates x clusters are searched by successive halving.
@@ -80,7 +81,10 @@ class ResidualTask:
 
 
 def count_leaders(n_init: int) -> int:
-    """Maximum number of restarts that successive halving continues after the subsample."""
+    """Maximum number of restarts that successive halving continues after the subsample.
+
+    Of ``n_init`` restarts, one in ten continues, but at least three.
+    """
     return max(_LEAD, -(-n_init // _ONE_IN))
 
 
@@ -146,7 +150,10 @@ def lay_out(
     }  # fmt: skip
 
     def arrange_rows(chosen: np.ndarray, mass: np.ndarray, dtype: Any) -> ResidualTask:
-        """Task of the rows with the indices ``chosen``, without initial labels."""
+        """Make the task of a fit to the rows with the indices ``chosen``, without initial labels.
+
+        ``mass`` are the masses of these rows.
+        """
         layout = make_layout(design.codes[chosen], n_groups)
         data = Residuals(
             layout.to_blocks(np.pad(y[chosen], ((0, 0), (0, pad))).astype(dtype)),

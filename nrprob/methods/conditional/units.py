@@ -16,10 +16,10 @@ class Units:
 
     Attributes
     ----------
-    centre : (d,) origin of the coordinates
-    basis : (d, p) map to the coordinates
-    back : (p, d) map from the coordinates
-    log_det : log of the factor by which the map changes volumes, for complete samples
+    centre : (d,) origin of the coordinates, in units of the columns
+    basis : (d, p) map from the columns to the coordinates
+    back : (p, d) map from the coordinates to the columns
+    log_det : log of the factor by which the map ``basis`` changes volumes, for complete samples
     """
 
     centre: np.ndarray
@@ -29,13 +29,16 @@ class Units:
 
     @classmethod
     def from_scale(cls, centre: np.ndarray, scale: float) -> Units:
-        """Return the map (x - centre) / scale; x may have missing values."""
+        """Return the `Units` of the map (x - centre) / scale; x may have missing values."""
         eye = np.eye(len(centre))
         return cls(centre, eye / scale, eye * scale, -len(centre) * np.log(scale))
 
     @property
     def is_diagonal(self) -> bool:
-        """Whether every coordinate is a multiple of one column, so that values may be missing."""
+        """Whether every coordinate is a multiple of the column at its position.
+
+        Only such a map can be applied to missing values.
+        """
         n, p = self.basis.shape
         return n == p and not (self.basis * (1 - np.eye(p))).any()
 
@@ -46,10 +49,16 @@ class Units:
         return (x - self.centre) @ self.basis
 
     def unspanned(self, x: np.ndarray) -> np.ndarray:
-        """Part (n, d) of ``x`` (n, d) in directions that the coordinates leave out."""
+        """Component (n, d) of ``x`` (n, d) less the centre that the coordinates do not represent.
+
+        The component is 0 if there are as many coordinates as columns.
+        """
         return x - self.centre - self(x) @ self.back
 
     def log_density_unit(self, x: np.ndarray) -> np.ndarray:
-        """Log density in units of the columns, less the log density in coordinates: (n,)."""
+        """Log density (n,) in units of the columns less log density in the coordinates.
+
+        ``x`` (n, d) are the numeric values, of which only the observed ones count.
+        """
         share = (~np.isnan(x)).mean(1)
         return share * self.log_det

@@ -1,1 +1,1 @@
-"""Cross-partition clustering: clusters that several subsets share."""
+"""Cross-partition clustering: clusters that several subsets of the rows share."""

@@ -2,11 +2,12 @@
 
 The distributions p(...) are over rows x, features y, clusters c and subsets w; `CrossPartition`
 gives their equations. A star marks distributions that follow from the memberships p*(c|y) of
-features. H(.|.) is the conditional entropy; the variables are C, Y and W.
+features. H(.|.) is the conditional entropy of the random variables C (cluster), Y (feature) and W
+(subset).
 
 Sizes: B blocks of r rows, p statistics of a row (m features, padding, and 1), V subsets, S runs
-that are updated in parallel, K clusters. If every row is in one subset, the subset is the known
-group of its block.
+that are updated in parallel, K clusters. A block has rows of one subset only, unless rows have
+probabilities p(w|x).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Counts(NamedTuple):
 
     Attributes
     ----------
-    rows : rows with the statistics p(y|x), the masses p(x), and subsets as known groups
+    rows : rows in blocks; their statistics are p(y|x), their masses p(x), and their known groups
+        the subsets
     eta : exponent of the geometric mean over subsets
     smoothing : weight l of the smoothed rows (1 - l) p(y|x) + l p(y|w)
     """
@@ -49,8 +51,8 @@ class Fields(NamedTuple):
     feature : (p, S, K) log p*(c|y)
     weight : (S, K) log p*(c)
     centroid : (p, S, K) log p*(y|c); 0 for features without counts
-    values : (S, 3) the terms that the steps for p(y|c,w), p*(c|y) and p*(y|c) lower: H(Y|C,W),
-        minus the mean log normaliser of p*(c|y), and H(Y|C) under p*
+    values : (S, 3) the terms that the steps for p(y|c,w), p*(c|y) and p*(y|c) lower. They are
+        H(Y|C,W), minus the mean log normaliser of p*(c|y), and H(Y|C) under p*
     """
 
     projected: jax.Array
@@ -135,11 +137,11 @@ class Cycle:
         return Fields(projected, feature, weight, centroid, values)
 
     def __call__(self, counts: Counts, active: jax.Array) -> Callable[..., Any]:
-        """Return the function that updates log p*(c) and log p(c|x) by one cycle.
+        """Return the function that performs one cycle, for `nrprob.engines.optimise.limit_cycles`.
 
-        It has the signature that `nrprob.engines.optimise.limit_cycles` demands: from a state, log
-        memberships and inverse temperatures (S,) to the new state, log memberships and terms.
-        ``active`` (K,) is False for padded clusters.
+        The arguments of this function are the state log p*(c) (S, K), the log memberships log
+        p(c|x) (B, r, S, K) and inverse temperatures (S,). It returns the new state, new log
+        memberships and the four `TERMS` (S, 4). ``active`` (K,) is False for padded clusters.
         """
         rows, smoothing = counts.rows, counts.smoothing
         log_mass, totals = _log_mass(rows), rows.totals()
@@ -168,12 +170,16 @@ class Cycle:
 
 @jit_by_size("cycle")
 def compute_fields(counts, active, carry, *, cycle):
-    """Log distributions that follow from memberships; ``carry`` is (log p*(c), log p(c|x))."""
+    """Log distributions (`Fields`) that follow from the memberships p(c|x) of the rows.
+
+    ``carry`` is the pair of log p*(c) (S, K) and log p(c|x) (B, r, S, K). ``active`` (K,) is False
+    for padded clusters, and ``cycle`` the variant of the update.
+    """
     return cycle.feature_step(counts, counts.rows.totals(), active, *carry)
 
 
 def _subset_profiles(totals: jax.Array) -> jax.Array:
-    """Compute p(y|w) (V, p) from the totals of the subsets; 0 for empty subsets."""
+    """Compute p(y|w) (V, p) from the ``totals`` (V, p) of the subsets; 0 for empty subsets."""
     mass = totals[:, -1:]
     return totals / jnp.where(mass > 0, mass, 1)
 
@@ -244,10 +250,10 @@ def _project_clusters(
 
 
 def _subset_log_masses(rows: Rows, log_w: jax.Array) -> list[jax.Array]:
-    """Log masses of the rows in the clusters, from ``log_w`` (B, r, S, K).
+    """List of log masses (B, r, S, K) of the rows in the clusters.
 
-    The list has one array for hard subsets. For soft subsets, it has one array per subset, which
-    includes log p(w|x).
+    If every row is in one subset, the list has the single array ``log_w`` (B, r, S, K). If rows
+    have probabilities p(w|x), it has one array per subset w: ``log_w`` plus log p(w|x).
     """
     if rows.share is None:
         return [log_w]

@@ -53,7 +53,7 @@ _START_DOUBT = 0.1  # share of the initial memberships that is spread over all c
 
 @dataclass
 class SubsetTask:
-    """Validated input of one fit; `compute` compiles its own programs.
+    """Validated input of one fit.
 
     Attributes
     ----------
@@ -74,9 +74,9 @@ class SubsetTask:
 
     @property
     def theme_rows(self) -> ThemeRows:
-        """Rows, whose themes are compared by their gains.
+        """Input of the search for themes, in which every row has a single subset.
 
-        Every row is assigned to its most probable subset. With probabilities p(w|x), a cluster of a
+        This is the most probable subset of the row. With probabilities p(w|x), a cluster of a
         single subset would also occur in the other subsets with small weights, and its rows would
         predict themselves.
         """
@@ -414,7 +414,7 @@ class CrossPartition(Clusterer):
         return paths
 
     def _follow_labels(self, task: SubsetTask) -> splitting.Path:
-        """Path whose levels start at the labels of themes."""
+        """Path of solutions, initialised at the labels of 2 themes, of 3 themes, and so on."""
         arguments, data = self._path_arguments(task, None), task.theme_rows
 
         def log_memberships(labels: np.ndarray, k: int) -> np.ndarray:
@@ -498,7 +498,7 @@ class CrossPartition(Clusterer):
         return self
 
     def _compare_with_themes(self, task: SubsetTask) -> None:
-        """Search the themes directly; warn if they predict other subsets better than clusters."""
+        """Search for themes; warn if the fitted clusters have a significantly smaller gain."""
         data, k = task.theme_rows, self.n_clusters
         n, n_subsets = data.share.shape
         if n_subsets == 1 or not 2 <= k <= min(max_themes(data.share), n - 1):
@@ -510,15 +510,20 @@ class CrossPartition(Clusterer):
         )
 
     def _level_gain(self, task: SubsetTask, level: Granularity) -> float:
-        """Gain by which solutions with the same number of clusters are ranked, in nats."""
+        """Quality of the solution ``level`` in nats; ``objective_`` is -n times the quality.
+
+        The quality is I(C;Y), or the mean gain from other subsets if the path starts at the labels
+        of themes.
+        """
         if not self._start_labels:
             return _cluster_information(task, level.membership)
         return float(task.mass @ task.theme_rows.shared_gains(level.labels))
 
     def _store_distributions(self, task: SubsetTask, log_fields: Fields, order: np.ndarray) -> None:
-        """Set the distributions of the last solution.
+        """Set the fitted distributions of the last solution of the path.
 
-        ``log_fields`` are their logarithms, and ``order`` (k,) is the order of the clusters.
+        ``log_fields`` are logarithms of distributions, and ``order`` (k,) is the order of the
+        clusters in the fitted attributes.
         """
         m, k = task.rows.shape[1], self.n_clusters
         last, share = self.path_[-1], task.subsets.share
@@ -568,6 +573,7 @@ class CrossPartition(Clusterer):
         Parameters
         ----------
         cluster : int
+            Index of a cluster.
         subset : object
             One of ``subsets_``.
         n : int, default=10
@@ -600,6 +606,7 @@ class CrossPartition(Clusterer):
         Parameters
         ----------
         cluster : int
+            Index of a cluster.
         n : int, default=10
             Maximum number of features.
         min_share : float, optional
@@ -660,7 +667,7 @@ class CrossPartition(Clusterer):
         return np.pad(log_r, ((0, 0), (0, missing)), constant_values=-np.inf)
 
     def _profiles_of(self, subsets: Any, n: int) -> np.ndarray:
-        """For n new rows, p(y|w) (n, m) of their subsets; p(y) if a subset is unknown."""
+        """Profiles p(y|w) (n, m) of the subsets of n new rows; p(y) if a subset is unknown."""
         if subsets is None:
             return np.tile(self._feature_weights, (n, 1))
         new_subsets = read_subsets(subsets, n)

@@ -28,12 +28,12 @@ _MISSING = 0.5  # warn if a larger share of the features is missing from some su
 
 @dataclass(frozen=True)
 class Subsets:
-    """Subsets of the rows.
+    """Assignment of the rows to V subsets, and the names of the subsets.
 
     Attributes
     ----------
     design : subset of every row, or probabilities p(w|x)
-    names : (V,) labels of the subsets; 0, ..., V - 1 for probabilities
+    names : (V,) labels of the subsets as the user passed them; 0, ..., V - 1 for probabilities
     """
 
     design: Design
@@ -49,7 +49,9 @@ class Subsets:
 
 
 def read_subsets(subsets: Any, n: int) -> Subsets:
-    """Read subsets from labels (n,) or probabilities (n, V); None is a single subset.
+    """Read subsets from labels (n,) or probabilities p(w|x) (n, V); None is a single subset.
+
+    ``n`` is the number of rows.
 
     Raises
     ------
@@ -83,7 +85,7 @@ def read_subsets(subsets: Any, n: int) -> Subsets:
 
 
 def _check_columns(frame: Any) -> None:
-    """Raise ValueError unless a frame has one column of labels, or probabilities of subsets."""
+    """Raise ValueError unless a frame has one label column, or one numeric column per subset."""
     is_float = float_columns(frame)
     kinds = {getattr(dtype, "kind", "O") for dtype in frame.dtypes}
     if is_float.all() if len(is_float) == 1 else not kinds <= {*"biuf"}:
@@ -95,9 +97,9 @@ def _check_columns(frame: Any) -> None:
 
 
 def read_counts(X: Any) -> tuple[Any, np.ndarray]:
-    """Convert counts (n, m) to distributions p(y|x) of the rows.
+    """Convert counts ``X`` (n, m) to distributions p(y|x) of the rows.
 
-    The distributions of rows without counts are 0, with a warning.
+    The distribution of a row without counts is 0; the function warns of such rows.
 
     Returns
     -------

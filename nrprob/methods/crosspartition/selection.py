@@ -1,6 +1,7 @@
-"""Fit of cross-partition clustering with the number of themes and ``eta`` that the data select.
+"""Cross-partition clustering with automatic choice of the number of clusters and of ``eta``.
 
-Shapes: n rows, m features, V subsets.
+The number of clusters is the number of themes, which `nrprob.methods.crosspartition.themes`
+estimates. Shapes: n rows, m features, V subsets.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _ETAS = (1.5, 1.0, 0.6, 0.3)  # exponents that are compared, in order
 
 
 def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
-    """Select the number of themes by held-out features, and fit with the largest suitable ``eta``.
+    """Select the number of clusters by held-out features; fit with the largest suitable ``eta``.
+
+    An ``eta`` is suitable if every subset has rows in every cluster. In addition, the gain of the
+    clusters must not be significantly smaller than the gain of the themes.
 
     Parameters
     ----------
@@ -99,9 +103,11 @@ def fit_number(estimator: Any, X: Any, y: Any, subsets: Any) -> Any:
 def _feature_folds(
     estimator: Any, counts: Any, share: np.ndarray, random: np.random.RandomState
 ) -> list[tuple[ThemeRows, ThemeRows]]:
-    """For every fold of the features: rows without the fold, and rows with this fold alone.
+    """Split the features into folds; return a pair of records for every fold.
 
-    ``counts`` (n, m) are split into 5 folds of features, or m if there are fewer features.
+    The first record has the rows without the features of the fold, and the second record has the
+    rows with these features alone. ``counts`` (n, m) are the counts, and ``share`` (n, V) is
+    p(w|x). There are 5 folds, or m folds if there are fewer than 5 features.
     """
 
     def select(features: np.ndarray) -> ThemeRows:

@@ -1,7 +1,10 @@
-"""Themes that subsets share: labels of the rows, and their number by held-out features.
+"""Search for themes: their labels of the rows, and the number of themes by held-out features.
 
-Shapes: n rows, m features, V subsets, K themes. A row of subset w is compared with the themes of
-the other subsets alone, so that clusters of a single subset have no influence.
+A theme is a cluster with similar features y in all subsets w of the rows x. A row of subset w is
+compared with the themes in the other subsets alone, so that clusters of a single subset have no
+influence. The quality of themes is the gain that `ThemeRows.theme_gains` defines.
+
+Shapes: n rows, m features, V subsets, k themes.
 """
 
 from __future__ import annotations
@@ -29,13 +32,13 @@ _LIFT_EXPONENTS = np.array([0.25, 0.5, 0.75, 1.0])
 
 
 class ThemeScore(NamedTuple):
-    """Score of a number of themes.
+    """Held-out score of one number of themes.
 
     Attributes
     ----------
     n_clusters : number of themes
-    gain : mean gain of rows, in nats per count
-    error : standard error of the difference between this gain and the largest one
+    gain : mean gain of the rows in held-out features, in nats per count
+    error : standard error of the difference between ``gain`` and the largest gain of all numbers
     """
 
     n_clusters: int
@@ -44,13 +47,13 @@ class ThemeScore(NamedTuple):
 
 
 class ThemeRows(NamedTuple):
-    """Rows that have themes.
+    """Rows whose themes are estimated.
 
     Attributes
     ----------
-    rows : (n, m) p(y|x), dense or sparse
-    mass : (n,) p(x)
-    share : (n, V) p(w|x)
+    rows : (n, m) distributions p(y|x) of the features of every row, dense or sparse
+    mass : (n,) weights p(x) of the rows
+    share : (n, V) probabilities p(w|x) of the subsets of every row
     """
 
     rows: Any
@@ -58,18 +61,22 @@ class ThemeRows(NamedTuple):
     share: np.ndarray
 
     def theme_gains(self, labels: np.ndarray, k: int) -> np.ndarray:
-        r"""Log-likelihood gains (n, k) of rows by the profiles of themes in the other subsets.
+        r"""Log-likelihood gains (n, k) of every row under every theme.
 
-        A row of subset w and theme c is predicted by
+        The profile p(y|c,v) is the mean of the rows of subset v that have theme c. The profile
+        p(y|v) is the mean of all rows of subset v. Theme c predicts a row of subset w by
 
         .. math:: m_w(y|c) \propto p(y|w) \prod_{v \ne w}
             \Big(\frac{p(y|c,v)}{p(y|v)}\Big)^{\lambda\, p(v) / (1 - p(w))}
 
-        and its gain is :math:`\sum_y p(y|x) \log(m_w(y|c) / p(y|w))`, in nats per count. Clusters
-        of a single subset have no gain, since the rows of subset w do not enter the product. The
-        exponent :math:`\lambda` is the value among four that gives ``labels`` (n,), the themes of
-        the rows, the largest gain. Each p(y|c,v) is smoothed by one pseudo-row of average mass with
-        the distribution p(y|v).
+        and the gain of the row is :math:`\sum_y p(y|x) \log(m_w(y|c) / p(y|w))`, in nats per
+        count. Clusters of a single subset have no gain, since the rows of subset w do not enter the
+        product. Each p(y|c,v) is smoothed by one pseudo-row of average mass with the distribution
+        p(y|v).
+
+        ``labels`` (n,) are the themes of the rows, and ``k`` is the number of themes. Four values
+        of the exponent :math:`\lambda` are compared; the value with the largest mean gain of the
+        rows under their own themes is used.
         """
         n, n_subsets = self.share.shape
         member = labels[:, None] == np.arange(k)
@@ -96,14 +103,14 @@ class ThemeRows(NamedTuple):
         return np.einsum("nv,nvk->nk", self.share, by_cell.reshape(n, n_subsets, k))
 
     def shared_gains(self, labels: np.ndarray) -> np.ndarray:
-        """Gains (n,) of the rows in their themes ``labels`` (n,)."""
+        """Gains (n,) of the rows under their own themes ``labels`` (n,); see `theme_gains`."""
         gains = self.theme_gains(labels, int(labels.max()) + 1)
         return gains[np.arange(len(labels)), labels]
 
     def loses_gain(self, labels: np.ndarray, reference: np.ndarray) -> bool:
-        """Whether ``labels`` have a significantly smaller mean gain than ``reference``.
+        """Whether ``labels`` (n,) have a significantly smaller mean gain than ``reference`` (n,).
 
-        The difference is significant if it exceeds its standard error.
+        The difference of the mean gains is significant if it exceeds its standard error.
         """
         differences = self.shared_gains(reference) - self.shared_gains(labels)
         mean, error = mean_and_error(self.mass * differences, self.mass)
@@ -112,11 +119,12 @@ class ThemeRows(NamedTuple):
     def shared_coordinates(self, n_coordinates: int, random: Any, *, roots: bool) -> np.ndarray:
         """Coordinates (n, n_coordinates) of the rows, from similarities between different subsets.
 
-        The features of a row are (p(y|x) - p(y|w)) / sqrt(p(y|w)), where p(y|w) is the mean of its
-        subset; features of counts then have equal variances. With ``roots``, they are the square
-        roots of p(y|x) minus the mean of these roots in the subset, which gives rare features less
-        weight. The coordinates are the leading eigenvectors of the inner products of rows. Products
-        of two rows of one subset are replaced by 0, which excludes clusters of a single subset.
+        The scaled features of a row are (p(y|x) - p(y|w)) / sqrt(p(y|w)), with the mean p(y|w) of
+        the rows in its subset. Counts then have about equal variances. With ``roots``, the scaled
+        features are the square roots of p(y|x) minus the mean of these roots in the subset, which
+        gives rare features less weight. The coordinates are the leading eigenvectors of the matrix
+        of inner products of rows. Products of two rows of one subset are replaced by 0, which
+        excludes clusters of a single subset.
         """
         n, weights = len(self.mass), np.sqrt(self.mass)[:, None]
         rows = np.sqrt(self.rows) if roots else self.rows
@@ -145,9 +153,10 @@ class ThemeRows(NamedTuple):
         return vectors / np.where(weights > 0, weights, np.inf)
 
     def reassign(self, labels: np.ndarray, k: int) -> tuple[float, np.ndarray]:
-        """Assign rows to the themes of other subsets until labels repeat.
+        """Move every row to the theme of its largest gain, until the labels repeat.
 
-        Returns the labels of the largest mean gain, and this gain.
+        ``labels`` (n,) are the initial labels for ``k`` themes. The method returns the largest mean
+        gain of all iterations, and the labels (n,) with this gain.
         """
         best, seen = (-np.inf, labels), set()
         for _ in range(_MAX_REASSIGNMENTS):
@@ -163,7 +172,7 @@ class ThemeRows(NamedTuple):
 
 
 class ThemeLabels:
-    """Search for the labels of the rows, for every number of themes.
+    """Search for the labels of the rows that have the largest gain, given the number of themes.
 
     Parameters
     ----------
@@ -183,10 +192,10 @@ class ThemeLabels:
         ]
 
     def find(self, k: int) -> np.ndarray:
-        """Labels (n,) of ``k`` themes with the largest gain of several starts.
+        """Labels (n,) of ``k`` themes: the result of the start with the largest gain.
 
-        The starts are k-means clusters in the first k - 1 coordinates. There are two sets of
-        coordinates, without and with ``roots``.
+        The starts are k-means clusters in the first k - 1 of the `ThemeRows.shared_coordinates`.
+        There are two sets of coordinates, without and with ``roots``.
         """
         n = len(self.data.mass)
         if k == 1:
@@ -212,8 +221,8 @@ def choose_number(
 
     Parameters
     ----------
-    folds : pairs of rows: with the features that determine the labels, and with the held-out
-        features
+    folds : one pair of records per fold: the rows with the features that determine the labels, and
+        the rows with the held-out features
     mass : (n,) p(x) with all features
     random : generator of the initial labels
 
@@ -245,20 +254,27 @@ def choose_number(
 
 
 def mean_and_error(values: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over rows, and its standard error, of values (..., n) times ``mass`` (n,)."""
+    """Weighted means (...) of quantities of rows, and standard errors (...) of these means.
+
+    ``values`` (..., n) are the quantities of n rows, multiplied by the weights ``mass`` (n,) of the
+    rows. The weights sum to 1.
+    """
     mean = values.sum(-1)
     return mean, np.sqrt(((values - mean[..., None] * mass) ** 2).sum(-1))
 
 
 def max_themes(share: np.ndarray) -> int:
-    """Largest number of themes, each with a row in every subset, from p(w|x) (n, V)."""
+    """Largest number of themes for which every theme can have a row in every subset; at most 20.
+
+    ``share`` (n, V) is p(w|x).
+    """
     return max(1, min(MAX_THEMES, int((share > 0).sum(0).min())))
 
 
 def warn_of_lost_gain(
     data: ThemeRows, labels: np.ndarray, themes: np.ndarray, source: str, remedy: str
 ) -> None:
-    """Warn if clusters (n,) predict other subsets significantly less well than ``themes`` (n,).
+    """Warn if clusters ``labels`` (n,) have a significantly smaller gain than ``themes`` (n,).
 
     ``source`` describes the themes. ``remedy`` is advice for the user, in addition to a look at
     ``theme_labels_``.
@@ -272,12 +288,18 @@ def warn_of_lost_gain(
 
 
 def is_shared(share: np.ndarray, labels: np.ndarray, k: int) -> bool:
-    """Whether every subset has rows in each of ``k`` themes, by ``labels`` (n,)."""
+    """Whether every subset has rows in each of ``k`` themes.
+
+    ``share`` (n, V) is p(w|x), and ``labels`` (n,) are the themes of the rows.
+    """
     member = labels[:, None] == np.arange(k)
     return bool((share.T @ member > 0).all())
 
 
 def sort_labels(labels: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """Labels (n,) with themes in descending order of the sums of ``mass`` (n,)."""
+    """Renumber ``labels`` (n,), with themes in order of decreasing total weight.
+
+    ``mass`` (n,) are the weights of the rows.
+    """
     order = np.argsort(-np.bincount(labels, mass), kind="stable")
     return np.argsort(order)[labels]

@@ -30,21 +30,23 @@ from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 from nrprob.statistics.families import fit_features
 
 _BASES = ("kmeans", "em", "daib")
-_ROUNDS = 20  # maximum number of rounds of extension="adjusted", per start
+_ROUNDS = 20  # maximum number of iterations of extension="adjusted" from one start
 
 
 @dataclass
 class EnsembleInput:
-    """Validated input of one fit, before base clustering.
+    """Validated input of one fit of `CondEns`.
 
     Attributes
     ----------
     raw : (n, m) rows as the user passed them
-    x : (n, m) rows for the base clusterers
-    fixed : (n,) class of labelled rows, else -1; None without labels
+    x : (n, m) rows in the form that the base clusterers take
+    fixed : (n,) class of every labelled row, -1 for unlabelled rows; None without labels
     design : known structure
-    names : labels of the known groups; tuples for several labelings, [None] without ``known``
-    sizes : for every known group, its number of base clusters; None if the base determines it
+    names : for every known group, its label, or the tuple of its labels for several known
+        labelings; [None] without ``known``
+    sizes : for every known group, its number of base clusters; None if the base determines the
+        number
     calls : empty; tasks of other estimators list the calls of compiled programs here
     """
 
@@ -68,8 +70,9 @@ class CondEns(Clusterer):
     .. math:: \frac{n}{2} \sum_j H^2(C_j|C) = \frac{n}{2} \sum_j \left[H^2(C_j) - I^2(C;C_j)\right],
         \qquad H^2(p) = 2 \left(1 - \sum_c p_c^2\right),
 
-    where :math:`H^2` is the quadratic entropy and :math:`I^2` the quadratic mutual information. The
-    objective equals the within-cluster sum of squares of the stacked indicators of the :math:`C_j`.
+    where :math:`H^2` is the quadratic entropy of shares :math:`p_c`, and :math:`I^2` the quadratic
+    mutual information. The objective equals the within-cluster sum of squares of the stacked
+    indicators of the :math:`C_j`. An indicator is 1 for the rows of a base cluster and 0 elsewhere.
     There is no penalty weight. The target clusters should be nearly independent of the known
     groups, so that each group contains all clusters.
 
@@ -83,19 +86,20 @@ class CondEns(Clusterer):
         rows without transformation.
     n_init_base : int, default=10
         Number of restarts of each base clustering; the solution with the best objective is kept.
-        One restart is too few: a single bad base clustering misleads the consensus. A base that you
-        pass uses its own setting. At most 10**6.
+        One restart is too few: a single bad base clustering misleads the consensus. If ``base`` is
+        a clusterer, its own number of restarts is used instead. At most 10**6.
     n_clusters_base : int, sequence or mapping, optional
-        Number of clusters of the base clusterings: a number for all, or one per known group, as a
-        sequence in the order of the sorted labels or as a mapping from labels. None is
-        ``n_clusters``, or the setting of a base that you pass.
+        Number of clusters of the base clusterings: one number for all, or one number per known
+        group. Numbers per group are a sequence in the order of the sorted labels, or a mapping from
+        labels to numbers. None is ``n_clusters``; if ``base`` is a clusterer, None is its own
+        number of clusters.
     extension : {"nearest", "adjusted"}, default="nearest"
-        Assignment of the rows of other groups to base clusters. "nearest" is the published method:
-        the nearest base cluster. "adjusted" models a shift of the features by each known group, and
-        first moves a row by the difference of the shifts of the two groups; it fits the shifts
-        alternately with the consensus. Use it if the known groups shift the features of the target
-        clusters. It needs ``base="kmeans"``, or a base that you pass for continuous features; dense
-        rows; and ``known`` in `predict`.
+        How a base clustering of one group assigns the rows of other groups. "nearest" assigns a row
+        to the nearest base cluster, as published. "adjusted" models a shift of the features by each
+        known group. It first moves the row by the difference of the shifts of the two groups, and
+        fits the shifts alternately with the consensus. Use "adjusted" if the known groups shift the
+        features of the target clusters. "adjusted" needs ``base="kmeans"`` or a clusterer of
+        continuous features as ``base``, dense rows, and ``known`` in `predict`.
     features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
         Model of the features, as in `IB`; ignored for a base that you pass.
     binarize : float, optional
@@ -119,8 +123,8 @@ class CondEns(Clusterer):
         One-hot, since the consensus is hard.
     <n_clusters_>
     objective_ : float
-        Objective of the best restart, not in nats. The mean over rows is between 0, if all rows of
-        a cluster have equal base labels, and the number of members of the ensemble.
+        Objective of the best restart, not in nats. ``objective_`` / n is between 0 and the number
+        of members of the ensemble; 0 if all rows of a cluster have equal base labels.
     objective_trace_ : ndarray of shape (n_sweeps,)
         Objective of the best restart after each sweep.
     estimators_ : list
@@ -131,13 +135,13 @@ class CondEns(Clusterer):
     base_labels_ : ndarray of shape (n_samples, n_members)
         Base clusterings, extended to all rows.
     shifts_ : ndarray of shape (n_groups, n_features)
-        Shifts of the known groups, in the units of the base and in the order of their first
-        occurrence; 0 unless ``extension="adjusted"``.
+        Shifts of the known groups, in the units of the rows that the base takes. Groups are in the
+        order of their first occurrence. Shifts are 0 unless ``extension="adjusted"``.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Means of the rows of each cluster; the mean of all rows for an empty cluster.
     member_centers_ : ndarray of shape (n_clusters, n_indicators)
-        p(base cluster | cluster) of the base clusters of all members; averages over all rows for an
-        empty cluster.
+        Share of the rows of each cluster in each base cluster, for the stacked base clusters of all
+        members. An empty cluster has the shares of all rows.
     n_iter_ : int
         Sweeps of the best restart.
     <converged_>
@@ -161,10 +165,10 @@ class CondEns(Clusterer):
     2. Assign all rows to the clusters of each base clustering.
     3. Merge rows with equal base labels, and minimise the objective by sequential reassignment from
        ``n_init`` random partitions.
-    4. For "adjusted": fit the model row = group shift + cluster centre by least squares, extend the
-       base clusterings with these shifts, and repeat from step 3 until the labels are stable. This
-       runs once from shifts of 0 and once from the group means. The result with the smallest
-       objective relative to the total scatter is kept.
+    4. For "adjusted": fit the model row = group shift + cluster centre by least squares, and extend
+       the base clusterings with these shifts. Repeat from step 3 until the labels are stable. The
+       alternation runs once from shifts of 0 and once from the group means. The result with the
+       smallest objective relative to the total scatter is kept.
 
     A sweep takes O(r k b) time for r distinct patterns of base labels, k clusters and b base
     clusters in total. It needs O(n_members n) memory, in addition to the base.
@@ -262,7 +266,10 @@ class CondEns(Clusterer):
         return EnsembleInput(X, x, fixed, design, names, self._base_sizes(names))
 
     def _base_sizes(self, names: list[Any]) -> list[int | None]:
-        """Number of base clusters of each known group; None if only the base determines it."""
+        """Number of base clusters of each known group, from the parameter ``n_clusters_base``.
+
+        ``names`` are the labels of the groups. The number is None if only the base determines it.
+        """
         sizes = self.n_clusters_base
         if sizes is None:
             default_size = None
@@ -326,12 +333,12 @@ class CondEns(Clusterer):
                     n_init=self.n_init, max_iter=self.max_iter, random_state=self.random_state,
                 )  # fmt: skip
                 objective = best.objective.min()
-                # Compare rounds relative to the scatter of their members: members that assign
+                # Compare iterations relative to the scatter of their members: members that assign
                 # almost all rows to one cluster have a small objective without a consensus.
                 relative_objective = objective / max(total_scatter(columns), 1e-300)
                 if self.verbose:
                     print(f"consensus of {columns.shape[1]}: sum of squares {objective:.6g}")
-                # Ties go to the last round, whose shifts fit its labels.
+                # Ties go to the last iteration, in which the shifts fit the labels.
                 if relative_objective <= lowest * (1 + 1e-9):
                     lowest = relative_objective
                     best_result = columns, shifts, self._classes, restarts, best, slots
@@ -343,10 +350,11 @@ class CondEns(Clusterer):
         return [best_result]
 
     def _extend_members(self, x: Any, codes: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-        """Clusters (n, members) that every member of the ensemble assigns to the rows.
+        """Assign rows to the clusters of every member of the ensemble; return them (n, members).
 
-        ``codes`` (n,) are the known groups of the rows ``x`` (n, m), and ``shifts`` (groups, m)
-        their shifts. Rows of other groups are first moved to the group of the member.
+        ``codes`` (n,) are the known groups of the rows ``x`` (n, m), and ``shifts`` (groups, m) are
+        the shifts of the groups. The difference of the shifts of two groups moves a row of one
+        group to the group of the member.
         """
         columns = []
         with few_threads(len(codes)):
@@ -357,7 +365,11 @@ class CondEns(Clusterer):
         return np.stack(columns, 1)
 
     def _fit_members(self, task: EnsembleInput) -> np.ndarray:
-        """Fit the members of the ensemble, and assign all rows to their clusters (n, members)."""
+        """Fit a base clusterer to every known group; return the clusters (n, members) of all rows.
+
+        The fitted base clusterers are the members of the ensemble. Every member assigns the rows of
+        all groups to its clusters.
+        """
         n_groups = len(task.names)
         random = check_random_state(self.random_state)
         seeds = [random.randint(2**31 - 1) for _ in range(n_groups)]
@@ -531,7 +543,7 @@ def _fit_shifts(x: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndar
 
 
 def _all_rows_equal(x: Any) -> bool:
-    """Whether all rows are equal."""
+    """Whether all rows of an array or sparse matrix x (n, m) are equal."""
     if sparse.issparse(x):
         return (x.max(axis=0) != x.min(axis=0)).nnz == 0
     return bool((x == x[:1]).all())

@@ -1,8 +1,8 @@
 """Consensus of an ensemble of clusterings, by reassignment of single rows.
 
 The members of the ensemble are labelings of the same n rows; their numbers of clusters may differ.
-The indicators of a member are columns, one per cluster, which are 1 for the rows of the cluster and
-0 for the others. The indicators of all members are stacked side by side.
+The indicators of a member are columns, one per cluster: 1 for the rows of the cluster, and 0 for
+all other rows. The indicators of all members are stacked side by side.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from nrprob.statistics.rows import Layout, Rows, coarse_bucket, make_layout, mak
 from nrprob.statistics.terms import Term
 
 _MAX_SEQUENTIAL = 10000  # patterns of base labels; sequential moves find better optima than batches
-_STEP_MOVES = 16  # moves per step, in the estimated cost of padding clusters
+_STEP_MOVES = 16  # assumed number of moves per step, to estimate the cost of padding clusters
 
 
 @dataclass(frozen=True)
 class Consensus:
-    """Objective: within-cluster scatter of the stacked indicators.
+    """Builder of the objective of the consensus: within-cluster scatter of the stacked indicators.
 
-    For members C_j and the consensus C, it equals
+    For members C_j, the consensus C and n rows, the objective equals
     (n/2) sum_j H2(C_j|C) = (n/2) sum_j [H2(C_j) - I2(C;C_j)]. H2 is the quadratic entropy
     2 (1 - sum_c p_c^2) of shares p_c, and I2 the quadratic mutual information. Scaled indicators
     would give another criterion.
     """
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Build the problem from the rows."""
+        """Build the optimisation problem from ``rows`` of stacked indicators."""
         constant = 0.5 * sum_of_squares(rows)
         scale = 2 * constant / rows.mass.sum()
         unit_weight = jnp.ones((), rows.mass.dtype)
@@ -60,17 +60,18 @@ def find_consensus(
     max_iter: int,
     random_state: Any,
 ) -> tuple[Restarts, solve.Solution, Layout]:
-    """Compute the consensus of the members.
+    """Compute the consensus clustering of the members of an ensemble.
 
-    Rows with equal labels of all members and equal target labels form one weighted row. This does
-    not change the result. The weighted rows are numbered by first occurrence, so the result does
-    not depend on the numbering of the members' clusters, nor on the order of the members.
+    Rows with equal labels of all members and equal target labels are merged to one weighted row,
+    which does not change the result. The weighted rows are numbered by first occurrence. The result
+    therefore does not depend on the numbering of the members' clusters, nor on the order of the
+    members.
 
     Parameters
     ----------
     columns : (n, members) labels of the members
     classes : for every member, its distinct labels
-    fixed : (n,) clusters of labelled rows, -1 for others; or None
+    fixed : (n,) cluster of every labelled row, -1 for unlabelled rows; None without target labels
     k : number of clusters of the consensus
     n_init : number of restarts
     max_iter : maximum number of sweeps
@@ -112,7 +113,10 @@ def find_consensus(
 
 
 def total_scatter(columns: np.ndarray) -> float:
-    """Total scatter of the stacked indicators of the members' labels ``columns`` (n, members)."""
+    """Total sum of squares of the stacked indicators of the members, around their means.
+
+    ``columns`` (n, members) are the labels of the members.
+    """
     n = len(columns)
     counts = [np.unique(column, return_counts=True)[1] for column in columns.T]
     return float(sum(n - (count**2).sum() / n for count in counts))

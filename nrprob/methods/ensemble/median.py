@@ -31,7 +31,8 @@ def median_partition(
 
     .. math:: \max_C \sum_j I(C; C_j)
 
-    over the partitions C into ``n_clusters`` clusters, for the labelings :math:`C_j`.
+    where the maximum is over partitions C into ``n_clusters`` clusters, :math:`C_j` are the
+    labelings, and I is a mutual information.
 
     Parameters
     ----------
@@ -43,7 +44,8 @@ def median_partition(
         Entropy that defines the information I. With the quadratic entropy
         :math:`H^2(p) = 2 (1 - \sum_c p_c^2)`, C minimises the within-cluster sum of squares of the
         stacked indicators of the labels, as in `CondEns`. With Shannon's entropy, C is the
-        information bottleneck of the indicators; choose it if labelings have many small clusters.
+        information bottleneck of the indicators. Choose "shannon" if labelings have many small
+        clusters.
     n_init : int, default=10
         Number of restarts; the best solution is returned.
     max_iter : int, default=300
@@ -69,10 +71,10 @@ def median_partition(
 
     Notes
     -----
-    Both objectives are optimised by sequential reassignment from random partitions. For Shannon's
-    entropy, the features Y of a row are pairs of a labeling j and a label: the pair of j and the
-    row's label in j has probability 1/m, for m labelings. Then I(C;Y) of the information bottleneck
-    is the mean of I(C;C_j) over labelings.
+    The objectives for either entropy are optimised by sequential reassignment from random
+    partitions. For Shannon's entropy, the values of the feature Y are pairs of a labeling j and a
+    label. For m labelings, a row has probability 1/m for each pair of a labeling j and the label of
+    the row in j. I(C;Y) of the information bottleneck is then the mean of I(C;C_j) over labelings.
 
     References
     ----------

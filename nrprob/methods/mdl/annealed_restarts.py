@@ -1,4 +1,7 @@
-"""Annealed restarts of `nrprob.MDLMultiView` with given numbers of clusters, in one program."""
+"""Annealed restarts of `nrprob.MDLMultiView` for given numbers of clusters.
+
+All restarts of one coding of the labels run in one compiled program.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,16 @@ _FEW_ROWS, _IMPROVED = 50, 3  # up to 50 rows, all restarts are improved; otherw
 
 
 class AnnealedRestarts(ViewClusterer):
-    """Multi-view clusterer whose restarts are annealed in one compiled program."""
+    """Base class of multi-view clusterers with annealed restarts, run by a compiled program."""
 
     def _solver_parameters(
         self, task: Views, starts: np.ndarray, largest: Sequence[int]
     ) -> MultiviewParameters:
-        """Settings of the solver that all runs share."""
+        """Settings of the compiled solver that all runs share.
+
+        ``starts`` are the initial temperatures of the restarts in turn, and ``largest`` has the
+        largest number of clusters of every view.
+        """
         dtype = task.rows.mass.dtype
         # At lower temperatures, probabilities of the rarest cells underflow.
         rarest = -math.log(SMOOTHING / (task.n + SMOOTHING * math.prod(largest)))
@@ -72,7 +79,19 @@ class AnnealedRestarts(ViewClusterer):
         settings: MultiviewParameters,
         starts: np.ndarray,
     ) -> list[solve.SolverCall]:
-        """Calls of the compiled program, for all restarts of ``configurations`` of one coding."""
+        """Make calls of the compiled solver for all restarts of all configurations.
+
+        The configurations share one coding of the labels, jointly or separately. The number of runs
+        per call is limited by memory.
+
+        Parameters
+        ----------
+        task : input and layout of the rows
+        configurations : numbers of clusters and coding
+        largest : largest number of clusters of every view
+        settings : settings that all runs share
+        starts : initial temperatures of the restarts in turn
+        """
         n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
         total = len(configurations) * n_init
         # One run per configuration and restart.
@@ -107,7 +126,7 @@ class AnnealedRestarts(ViewClusterer):
         ]
 
     def _padded_sizes(self, task: Views, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Numbers of clusters of all views, padded so that few distinct programs are compiled."""
+        """Pad the numbers of clusters of all views, so that few distinct programs are compiled."""
         few, jointly = tuple(padded_count(k, 1) for k in sizes), any(self._coding_choices())
         cells, p = math.prod(few) if jointly else 0, task.rows.x.n_statistics
         entries = [task.layout.n_slots * max(p, cells // size) for size in few]
@@ -117,7 +136,10 @@ class AnnealedRestarts(ViewClusterer):
         return sizes if task.n > 16384 or (jointly and math.prod(few) > CELLS) else few
 
     def _start_temperatures(self, scaled: list[np.ndarray]) -> np.ndarray:
-        """Initial temperatures of the restarts."""
+        """Initial temperatures of the restarts in turn, from ``scaled`` rows (n, d) of every view.
+
+        Further restarts repeat these temperatures in the same order.
+        """
         if not isinstance(self.start, str):
             return np.ravel(np.asarray(self.start, float))
         return 1.2 * first_splits(scaled, self._weights) * np.asarray(STARTS)
@@ -127,20 +149,20 @@ class AnnealedRestarts(ViewClusterer):
     def _improve_annealed(
         self, lengths: Sequence[InformedLength], task: Views, result: Sequence[MultiviewSolution]
     ) -> list[tuple[InformedLength, SearchResult, list[SearchResult]]]:
-        """Search from the shortest annealed restarts of every configuration.
+        """Improve the shortest annealed restarts of every configuration by local search.
 
-        With several configurations, the search starts from one restart of each.
+        With several configurations, the search starts from one restart of each configuration.
 
         Parameters
         ----------
-        lengths : description length of every configuration
+        lengths : for every configuration, the function that computes description lengths
         task : input and settings of the annealed restarts
         result : solutions of the annealed restarts, one element per call
 
         Returns
         -------
-        For every configuration: its description length, the shortest result and all results. Traces
-        have the steps of the annealing, without the search.
+        For every configuration, its element of ``lengths``, the shortest result, and the results of
+        all restarts. The traces of the results have the steps of the annealing only.
         """
         every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *result)
         labels = [task.layout.from_blocks(z).astype(np.int64) for z in every.labels]
@@ -163,21 +185,25 @@ class AnnealedRestarts(ViewClusterer):
         return runs
 
     def _temperatures(self, task: Views, trace: np.ndarray, run: int) -> np.ndarray:
-        """Temperature of every entry of the ``trace`` of a run; 0 for hard assignments."""
+        """Temperature of every entry of the ``trace`` of one restart; 0 for hard assignments.
+
+        ``run`` is the index of the restart.
+        """
         settings, step = task.calls[0].arrays[1], np.arange(trace.size)
         falling = settings.top * self.cooling ** -(step // self.n_steps).astype(float)
         return np.where(step < settings.n_anneal, np.minimum(falling, self._starts(task)[run]), 0.0)
 
     def _starts(self, task: Views) -> np.ndarray:
-        """Initial temperatures of the restarts of a configuration."""
+        """Initial temperatures (n_init,) of the restarts of one configuration."""
         return np.concatenate([call.arrays[2].start for call in task.calls])[: self.n_init]
 
 
 def published_parts(length: InformedLength, labels: np.ndarray) -> tuple[float, float]:
-    """Description lengths of labels (n, V) and of squared distances, as published.
+    """Description lengths in nats of labels (n, V) and of squared distances, as published.
 
-    Labels are coded by their frequencies, and lengths have no parametric complexities. Lengths of
-    distances have no constants but the units of X, as in the tables of Yin (2007).
+    As in the tables of Yin (2007), labels are coded by their relative frequencies, and both lengths
+    exclude parametric complexities. The length of the distances refers to the units of X, and
+    excludes all other constants.
     """
     if length.code == "table":
         words = root_length(np.unique(labels, axis=0, return_counts=True)[1], 1)

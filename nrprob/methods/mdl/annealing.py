@@ -2,9 +2,9 @@
 
 The views are divided into groups; the labels of the views of a group are coded jointly. A *cell* is
 a combination of clusters, one of each view of a group. The statistics of a row are the features of
-all views, the squared norms of the views, and 1. The statistics of a cluster are the sums over its
-rows. A *code* consists of the centres and scales of the clusters and the shares of the cells; it
-determines the description length of every row.
+all views, the squared norm of the row in every view, and 1. The statistics of a cluster are the
+sums over its rows, weighted by the masses of the rows. A *code* consists of the centres and scales
+of the clusters and the shares of the cells; it determines the description length of every row.
 
 Shapes: n rows, in B blocks of r rows; V views; p statistics of a row; K_v clusters of view v, and K
 clusters in all, the sum of K_v over views. A *run* is one restart of one configuration (numbers of
@@ -30,27 +30,31 @@ from nrprob.methods.mdl.joint_cells import NEVER
 from nrprob.statistics.rows import Dense, Rows
 from nrprob.statistics.xlogx import xlogx
 
-CAPACITY = 1024  # number of entries of a trace; the last entry is always that of the last step
+CAPACITY = 1024  # number of entries of a trace; the last entry always belongs to the last step
 SMOOTHING = 0.5  # added to every cell during annealing, so that empty cells can fill again
 _PRECISION = jax.lax.Precision.HIGHEST
 _NOISE = 1e-3  # perturbation of the centres, in units of the view's standard deviation
 
 
 class MultiviewParameters(NamedTuple):
-    """Settings of `solve_multiview`. All are traced, so new values need no compilation.
+    """Settings of `solve_multiview` that all runs share.
+
+    All settings are traced, so new values need no compilation.
 
     Attributes
     ----------
-    columns : (V, p) 1 at the features of a view and 0 elsewhere
-    first : (V,) index of the first cluster of a view, without counting padding
-    weights : (V,) factors w of the length w (log s + r / s) of a row, for a squared distance r and
-        a scale s
+    columns : (V, p) for every view, 1 at the statistics that are features of the view, 0 elsewhere
+    first : (V,) index of the first cluster of every view among the clusters of all views, without
+        clusters that are padding
+    weights : (V,) factor w of every view; a row with the squared distance r from its centre has the
+        description length w (log s + r / s) at the scale s
     low, high : bounds of the scales s
     per_cluster : whether every cluster has a separate scale
     cooling : ratio of successive temperatures
     top : highest temperature
-    n_anneal, n_steps, max_iter : number of annealing steps, number of steps per temperature, and
-        maximum number of further steps with hard assignments
+    n_anneal : number of annealing steps
+    n_steps : number of annealing steps per temperature
+    max_iter : maximum number of steps with hard assignments after annealing
     """
 
     columns: Any
@@ -67,14 +71,15 @@ class MultiviewParameters(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Settings that differ between the runs of one call.
+    """Settings of `solve_multiview` that differ between S runs.
 
     Attributes
     ----------
-    seed : (S,) seeds of the random numbers
-    active : (S, V) numbers of clusters by view
-    start : (S,) initial temperatures, which are upper bounds of the temperatures of the schedule
-    constant : (S,) part of the description length that depends on the numbers of clusters only
+    seed : (S,) seed of the random numbers of every run
+    active : (S, V) number of clusters of every run in every view
+    start : (S,) initial temperature of every run; the run keeps this temperature until the common
+        schedule falls below it
+    constant : (S,) part of the description length that depends only on the numbers of clusters
     """
 
     seed: Any
@@ -84,17 +89,18 @@ class Runs(NamedTuple):
 
 
 class MultiviewSolution(NamedTuple):
-    """Results of all S runs of one call, along the first axis.
+    """Results of all S runs of one call of `solve_multiview`.
 
     Attributes
     ----------
-    labels : (S, B, r, V) cluster of every row in every view
+    labels : (S, B, r, V) cluster of every row in every view; rows are in B blocks of r rows
     objective : (S,) complete description length of the scaled rows in nats, in float64
-    partition : (S,) length of the labels, coded by their relative frequencies
-    distance : (S,) length of the squared distances, without constants
+    partition : (S,) length of the labels in nats, coded by their relative frequencies
+    distance : (S,) length of the squared distances in nats, without constants
     converged : (S,) whether the labels became stationary
-    n_iter : (S,) number of E-steps, the same for all parallel runs
-    trace : (S, 1024) sum of partition and distance after every step, NaN after the last step
+    n_iter : (S,) number of E-steps, equal for all parallel runs
+    trace : (S, 1024) sum of ``partition`` and ``distance`` after every step, NaN after the last
+        step
     """
 
     labels: jax.Array
@@ -108,12 +114,12 @@ class MultiviewSolution(NamedTuple):
 
 @dataclass(frozen=True)
 class Design:
-    """Static structure of a compiled program.
+    """Static structure of a compiled `solve_multiview`.
 
     Attributes
     ----------
     sizes : for every view, the largest number of clusters over all runs
-    groups : groups of views whose labels are coded jointly
+    groups : groups of views whose labels are coded jointly, as tuples of indices of views
     e_step : E-step of the annealing, "stochastic" or "mean-field"
     """
 
@@ -122,23 +128,24 @@ class Design:
     e_step: str
 
     def cluster_slice(self, v: int) -> slice:
-        """Indices of the clusters of a view among the clusters of all views."""
+        """Slice of the clusters of view ``v`` in arrays over the clusters of all views."""
         start = sum(self.sizes[:v])
         return slice(start, start + self.sizes[v])
 
     def norm_column(self, v: int) -> int:
-        """Index of the squared norm of view ``v`` among the statistics, counted from the end."""
+        """Negative index of the squared norm of view ``v`` among the statistics of a row."""
         return v - len(self.sizes) - 1
 
 
 class Codes(NamedTuple):
-    """Code of one run.
+    """Code of one run: coefficients of description lengths, and log frequencies of the cells.
 
     Attributes
     ----------
-    coef : (K, p) coefficients; the product of these coefficients and the statistics of a row is the
-        description length of the row in every cluster, without its label
-    tables : for every group of views, the log shares of its cells (K_v, K_u, ...)
+    coef : (K, p) coefficients of all clusters. The product with the statistics (p,) of a row is the
+        description length of the features of the row in every cluster
+    tables : for every group of jointly coded views v, u, ..., log shares (K_v, K_u, ...) of the
+        cells
     """
 
     coef: jax.Array
@@ -146,12 +153,13 @@ class Codes(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Statistics of the clusters and cells of one run.
+    """Sufficient statistics of the clusters and cells of one run.
 
     Attributes
     ----------
     cells : (K, p) statistics of the clusters of all views
-    joint : for every group of views, the masses of its cells (K_v, K_u, ...)
+    joint : for every group of jointly coded views v, u, ..., total masses (K_v, K_u, ...) of the
+        rows in every cell
     """
 
     cells: jax.Array
@@ -159,13 +167,14 @@ class Counts(NamedTuple):
 
 
 class Coder:
-    """Rows, and the E-steps and M-steps of one run.
+    """E-steps and M-steps of one run, for given rows and settings.
 
     Attributes
     ----------
-    x : (n, p) statistics of the rows, with padding
-    mass : (n,) masses of the rows, 0 on padding
-    positions : (K,) index of every cluster without counting padding; it selects random numbers
+    x : (n, p) statistics of the rows, including rows that are padding
+    mass : (n,) masses of the rows, 0 for padding
+    positions : (K,) index of every cluster among the clusters that are not padding. The index
+        selects random numbers, so that these numbers do not depend on padding
     """
 
     def __init__(self, design: Design, parameters: MultiviewParameters, rows: Rows):
@@ -177,12 +186,14 @@ class Coder:
         self.positions = jnp.minimum(jnp.concatenate(place), sum(design.sizes) - 1)
 
     def cluster_scales(self, cells: jax.Array, v: int) -> tuple[jax.Array, ...]:
-        """Parameters of the clusters of view ``v``, from statistics ``cells`` (K, p).
+        """Parameters of the clusters of view ``v``, from statistics ``cells`` (K, p) of all views.
 
         Returns
         -------
-        n, centres, r, s : (K_v,) masses, (K_v, p) centres, (K_v,) sums of squared distances, and
-            (K_v,) scales
+        n : (K_v,) masses
+        centres : (K_v, p) centres, 0 for statistics that are not features of the view
+        r : (K_v,) sums of the squared distances of the rows from the centres
+        s : (K_v,) scales
         """
         parameters = self.parameters
         cells = cells[self.design.cluster_slice(v)]
@@ -196,10 +207,10 @@ class Coder:
         return n, centres, r, jnp.where(parameters.per_cluster, separate, common)
 
     def m_step(self, counts: Counts, active: jax.Array, smoothing: Any) -> Codes:
-        """M-step: the code of the shortest description, given the statistics ``counts``.
+        """M-step: compute the code of the shortest description, given the statistics ``counts``.
 
-        ``active`` (V,) are the numbers of clusters; ``smoothing`` is added to the mass of every
-        cell.
+        ``active`` (V,) are the numbers of clusters of the views. ``smoothing`` is added to the mass
+        of every cell.
         """
         design, coef, exists = self.design, [], []
         unit = np.eye(counts.cells.shape[1], dtype=counts.cells.dtype)
@@ -224,12 +235,16 @@ class Coder:
         return Codes(jnp.concatenate(coef), tuple(tables))
 
     def _cluster_scores(self, codes: Codes) -> list[jax.Array]:
-        """For every view, minus the lengths (K_v, n) of the rows in the clusters of the view."""
+        """For every view, minus the description lengths (K_v, n) of the rows in its clusters."""
         cost = jnp.matmul(codes.coef, self.x.T, precision=_PRECISION)
         return [-cost[self.design.cluster_slice(v)] for v in range(len(self.design.sizes))]
 
     def _by_group(self, codes: Codes, assign: Callable) -> list[jax.Array]:
-        """Memberships (K_v, n) of all views, from ``assign(group, table)`` of every group."""
+        """Memberships of the rows, an array (K_v, n) for every view v.
+
+        ``assign(group, table)`` computes the memberships for one group of jointly coded views, from
+        the log shares ``table`` of its cells.
+        """
         members: list[Any] = [None] * len(self.design.sizes)
         for group, table in zip(self.design.groups, codes.tables, strict=True):
             for v, membership in zip(group, assign(group, table), strict=True):
@@ -237,16 +252,22 @@ class Coder:
         return members
 
     def cluster_statistics(self, members: list[jax.Array]) -> jax.Array:
-        """Statistics (K, p) of the clusters of all views, from masses (K_v, n) of the rows in them.
+        """Statistics (K, p) of the clusters of all views.
 
-        The mass of a row in a cluster is its membership times its mass.
+        ``members`` has an array (K_v, n) per view: for every cluster and row, the membership of the
+        row times its mass.
         """
         return jnp.matmul(jnp.concatenate(members), self.x, precision=_PRECISION)
 
     def cell_masses(self, indicators: list[jax.Array]) -> tuple[list, tuple]:
-        """Masses (K_v, n) of the rows in the clusters, and masses of the cells of every group.
+        """Masses of the rows in clusters and in cells, for hard labels.
 
         ``indicators`` are one-hot labels (K_v, n), one array per view.
+
+        Returns
+        -------
+        members : for every view, the mass (K_v, n) of every row in its cluster, 0 elsewhere
+        joint : for every group of jointly coded views, the total masses of its cells
         """
         groups = self.design.groups
         joint = [
@@ -257,10 +278,13 @@ class Coder:
     def mean_field_step(
         self, codes: Codes, temperature: jax.Array
     ) -> tuple[jax.Array, list, tuple]:
-        """Mean-field E-step: free energy, and expected masses in clusters and cells.
+        """Mean-field E-step: compute the probabilities of all cells of every row.
 
-        The free energy includes the smoothing of the tables, as does the objective of the next
-        M-step.
+        Returns
+        -------
+        free : free energy, with the smoothing of the tables as in the objective of the next M-step
+        members : for every view, expected masses (K_v, n) of the rows in the clusters
+        joint : for every group of jointly coded views, expected total masses of its cells
         """
         # Boltzmann factors exp(score / temperature), relative to the best cluster of each row.
         scores, mass = self._cluster_scores(codes), self.mass
@@ -286,7 +310,7 @@ class Coder:
     def stochastic_step(
         self, codes: Codes, temperature: jax.Array, seed: jax.Array
     ) -> tuple[list, tuple]:
-        """Stochastic E-step: sample a cell for every row; return the masses of clusters and cells.
+        """Stochastic E-step: sample a cell for every row, and return masses as `cell_masses` does.
 
         The samples only guide a search, so a hash is good enough as random number generator.
         """
@@ -305,9 +329,9 @@ class Coder:
         return self.cell_masses(self._by_group(codes, assign_sampled))
 
     def best_step(self, codes: Codes) -> tuple[list, tuple, jax.Array]:
-        """Hard E-step: assign every row to the cell of its shortest code.
+        """Hard E-step: assign every row to the cell in which its description is shortest.
 
-        Returns the masses of clusters and cells, and labels (V, n).
+        Returns the two results of `cell_masses`, and labels (V, n).
         """
         scores = self._cluster_scores(codes)
 
@@ -319,7 +343,10 @@ class Coder:
         return *self.cell_masses(indicators), labels
 
     def code_lengths(self, counts: Counts) -> tuple[jax.Array, jax.Array]:
-        """Length of the labels, and length of the squared distances without constants, in nats."""
+        """Description lengths in nats of the labels, and of the squared distances.
+
+        The second length excludes constants; `completion_length` returns the missing terms.
+        """
         total = counts.cells[self.design.cluster_slice(0), -1].sum()
         partition = sum(xlogx(total) - xlogx(n).sum() for n in counts.joint)
         distance = jnp.zeros_like(total)
@@ -329,7 +356,10 @@ class Coder:
         return partition, distance
 
     def completion_length(self, counts: Counts) -> jax.Array:
-        """Constants and parametric complexities of the scales, which `code_lengths` leaves out."""
+        """Terms in nats that `code_lengths` leaves out.
+
+        These are constants, and the parametric complexities of the scales.
+        """
         parameters, rest = self.parameters, jnp.zeros((), counts.cells.dtype)
         for v, w in enumerate(parameters.weights):
             n = counts.cells[self.design.cluster_slice(v), -1]
@@ -345,7 +375,7 @@ class Coder:
     def initial_counts(self, seed: jax.Array, active: jax.Array) -> Counts:
         """Initial statistics: clusters of a view have equal masses, and random rows as centres.
 
-        ``active`` (V,) are the numbers of clusters.
+        ``active`` (V,) are the numbers of clusters of the views.
         """
         dtype, sizes = self.mass.dtype, self.design.sizes
         total = self.mass.sum()
@@ -373,8 +403,8 @@ def solve_multiview(
     Parameters
     ----------
     rows : statistics and masses of the rows
-    parameters : settings of all runs
-    runs : settings of every run
+    parameters : settings that all runs share
+    runs : settings that differ between runs
     design : static structure of the program
     """
     dtype = rows.mass.dtype
@@ -453,7 +483,10 @@ def _float64_array(value: jax.Array) -> jax.Array:
 
 
 def _float64_rows(rows: Rows, columns: jax.Array) -> Rows:
-    """Rows in float64, with squared norms computed in float64."""
+    """Convert rows to float64, and compute their squared norms in all views in float64.
+
+    ``columns`` (V, p) are the indicators of `MultiviewParameters`.
+    """
     assert isinstance(rows.x, Dense)
     x = rows.x.x.astype(jnp.float64)
     norms = jnp.matmul(x**2, columns.T.astype(jnp.float64), precision=_PRECISION)

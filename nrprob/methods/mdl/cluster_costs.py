@@ -1,7 +1,8 @@
 """Description lengths of new samples in fitted clusters.
 
 q new samples of d features are in G known groups. There are K clusters. A *length* is a description
-length in nats. Counts have J symbols: two per binary feature, or one per feature of counts.
+length in nats. Binary features and counts are coded by the frequencies of J symbols: two symbols
+per binary feature, or one symbol per feature that is a count.
 """
 
 from __future__ import annotations
@@ -14,27 +15,30 @@ from scipy.spatial.distance import cdist
 
 
 class ClusterCosts(Protocol):
-    """Function from new samples to their lengths in every cluster."""
+    """Function that computes the description length of new samples in each of K clusters."""
 
     def __call__(self, x: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """Lengths (q, K) of samples ``x`` (q, d), up to a constant that all clusters share.
+        """Description lengths (q, K) of samples ``x`` (q, d) in K clusters, up to a constant.
 
-        ``groups`` (q,) are known groups as integers, -1 for a group without samples in the fit.
+        The constant is equal for all clusters. ``groups`` (q,) are the known groups of the samples
+        as integers, -1 for a group without samples in the fit.
         """
         ...
 
 
 @dataclass
 class GaussianCosts:
-    """Lengths of continuous features.
+    """Description lengths of new samples with d continuous features in K Gaussian clusters.
 
     Attributes
     ----------
-    means, effects : (K, d), (G, d) means of the clusters, and effects of the groups
-    roots : roots of the covariances: (K,) or (K, d) standard deviations, or (K, d, d) Cholesky
-        factors
-    offsets : (K,) lengths of a sample at the mean of a cluster, up to a constant
-    scales : (K,) mean squared distances of isotropic clusters; None for other clusters
+    means : (K, d) means of the clusters
+    effects : (G, d) additive effects of the G known groups
+    roots : roots of the covariances of the clusters: standard deviations, (K,) if isotropic or
+        (K, d) if diagonal; or Cholesky factors (K, d, d)
+    offsets : (K,) length of a sample at the mean of each cluster, up to a constant
+    scales : (K,) mean squared distances of the samples from the means of isotropic clusters; None
+        if clusters are not isotropic
     """
 
     means: np.ndarray
@@ -44,7 +48,10 @@ class GaussianCosts:
     scales: np.ndarray | None = None
 
     def __call__(self, x: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """Lengths (q, K); a new group has no effect."""
+        """Description lengths (q, K) of samples ``x`` (q, d); see `ClusterCosts`.
+
+        A group without samples in the fit has no effect.
+        """
         x = x - np.append(self.effects, np.zeros((1, x.shape[1])), 0)[groups]
         if self.roots.ndim == 1:
             return self.offsets + 0.5 * cdist(x, self.means, "sqeuclidean") / self.roots**2
@@ -57,20 +64,24 @@ class GaussianCosts:
 
 @dataclass
 class CountCosts:
-    """Lengths of binary features or counts.
+    """Description lengths of new samples with binary features or counts in K clusters.
 
     Attributes
     ----------
-    log_shares : (G + 1, K, J) log frequencies of the symbols, by known group and cluster; the last
-        entry of the first axis is for new groups
-    features : "bernoulli" or "multinomial"
+    log_shares : (G + 1, K, J) log frequencies of J symbols in each of G known groups and K
+        clusters; the last entry of the first axis is for groups without samples in the fit. See
+        `count_symbols`
+    features : "bernoulli" for binary features, or "multinomial" for counts
     """
 
     log_shares: np.ndarray
     features: str
 
     def __call__(self, x: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """Lengths (q, K); a new group has the frequencies of all groups together."""
+        """Description lengths (q, K) of samples ``x`` (q, d); see `ClusterCosts`.
+
+        A group without samples in the fit has the frequencies of all groups together.
+        """
         symbols = count_symbols(x, self.features)[0]
         result = np.zeros((len(x), self.log_shares.shape[1]))
         for group in np.unique(groups):
@@ -80,9 +91,15 @@ class CountCosts:
 
 
 def count_symbols(x: np.ndarray, features: str) -> tuple[np.ndarray, np.ndarray]:
-    """Counts (n, J) of symbols of samples ``x`` (n, d), and numbers of symbols of their blocks.
+    """Count the symbols of samples ``x`` (n, d) with binary features or counts.
 
-    Every binary feature is a block of two symbols; all counts are one block of d symbols.
+    Every binary feature is a block of two symbols: ones and zeros. Features that are counts form
+    one block of d symbols.
+
+    Returns
+    -------
+    symbols : (n, J) counts of all J symbols in every sample
+    blocks : number of symbols of every block
     """
     n, d = x.shape
     if features == "bernoulli":

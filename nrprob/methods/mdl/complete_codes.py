@@ -1,11 +1,11 @@
-"""Complete codes of the features and labels of several views, as a `ViewsTarget`.
+"""Complete codes of the features and labels of several views, for the sampler of the labels.
 
-A complete code is the negative logarithm of a probability distribution. For a description length L,
-exp(-L) is a posterior only if all codes are complete. Binary features and counts are coded by
-normalised maximum likelihood, as in fits. Fits use codes of continuous features that are not
-complete: these codes charge half a logarithm per parameter, or fit scales to all samples. Samplers
-use normal clusters with conjugate priors instead, whose parameters are integrated out. Known groups
-shift all clusters of a continuous view.
+The lengths of a complete code are negative logarithms of a probability distribution. For a
+description length L, exp(-L) is proportional to a posterior only if all codes are complete. Binary
+features and counts are coded by normalised maximum likelihood, as in fits. Fits use codes of
+continuous features that are not complete: these codes charge half a logarithm per parameter, or fit
+scales to all samples. The sampler uses normal clusters with conjugate priors instead, and
+integrates out the parameters of the clusters. Known groups shift all clusters of a continuous view.
 
 n samples have labels in V views. A *slot* is one of the K possible labels of a view; slots may be
 empty.
@@ -49,17 +49,19 @@ EFFECT_SCALES = np.logspace(-2, 1, 13)
 def make_view(
     x: np.ndarray, kind: str, k: int, groups: np.ndarray, classes: np.ndarray | None, *, full: bool
 ) -> Target:
-    """Make the target of the features of one view, without the labels.
+    """Make the target distribution that codes the features of one view given the labels.
+
+    The code of the labels is not part of this target.
 
     Parameters
     ----------
     x : (n, d) features
-    kind : "gaussian", "bernoulli" or "multinomial"
-    k : number K of slots
-    groups : (n,) known group of every sample; for binary features and counts, every cluster and
-        group has a separate code
-    classes : (n,) classes that the clusters encode, -1 if unknown; None without classes
-    full : whether the covariance of continuous features is full, rather than diagonal
+    kind : type of the features, "gaussian", "bernoulli" or "multinomial"
+    k : number K of slots, the possible labels
+    groups : (n,) known group of every sample; for binary features and counts, every pair of a
+        cluster and a group has a separate code
+    classes : (n,) known classes that the clusters encode, -1 if unknown; None without classes
+    full : whether the covariances of continuous features are full; if False, diagonal
     """
     (n, d), n_groups = x.shape, int(groups.max()) + 1
     statistics = [x]
@@ -94,17 +96,18 @@ def make_views_target(
     length: InformedLength, tables: list[np.ndarray], kinds: tuple[str, ...], groups: np.ndarray,
     *, full: bool, constant: float,
 ) -> ViewsTarget:  # fmt: skip
-    """Make the target of a sampler from the description length of a fit and from its data.
+    """Make the target distribution of the sampler from the description length and data of a fit.
 
-    The codes of the labels, pairs and classes are those of ``length``.
+    Labels, pairs and classes are coded as in ``length``.
 
     Parameters
     ----------
-    length : description length
-    tables, kinds : features (n, d) of every view, and their types
+    length : description length that a fit minimises
+    tables : features (n, d) of every view
+    kinds : for every view, type of the features: "gaussian", "bernoulli" or "multinomial"
     groups : (n,) known group of every sample
-    full : whether the covariances of continuous features are full
-    constant : part of the length that does not depend on the labels
+    full : whether the covariances of continuous features are full; if False, diagonal
+    constant : part of the description length that does not depend on the labels
     """
     side, n, n_views = length.target, length.n, length.n_views
     k = max(length.sizes)

@@ -1,7 +1,8 @@
-"""Candidate configurations of a multi-view clustering, and their constant description lengths.
+"""Configurations of a multi-view clustering, and the parts of their lengths that are constant.
 
-A configuration has a number K_v of clusters for every view v of V, and states whether the labels of
-the views are coded jointly. A *cell* is a combination of clusters, one of each view.
+A configuration has a number K_v of clusters for each of V views v, and states whether the labels of
+the views are coded jointly. A *cell* is a combination of clusters, one of each view. Parts of the
+description length that do not depend on the labels are constant.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ CELLS = 4096  # largest number of cells of a joint table
 
 @dataclass
 class Configuration:
-    """Numbers of clusters of all views, and the coding of the labels.
+    """Numbers of clusters of all views, and whether the labels of the views are coded jointly.
 
     Attributes
     ----------
     sizes : number of clusters of every view
-    dependent : whether labels are coded jointly
+    dependent : whether the labels of all views are coded jointly; if False, separately
     """
 
     sizes: tuple[int, ...]
@@ -33,23 +34,26 @@ class Configuration:
 
     @property
     def view_groups(self) -> tuple[tuple[int, ...], ...]:
-        """Groups of views whose labels are coded jointly."""
+        """Groups of views whose labels are coded jointly, as tuples of indices of views."""
         every = tuple(range(len(self.sizes)))
         return (every,) if self.dependent else tuple((v,) for v in every)
 
     def label_complexity(self, n: int, form: Literal["exact", "printed"] = "exact") -> float:
-        """Parametric complexity of the labels of n rows, by `codelength.multinomial_complexity`."""
+        """Parametric complexity in nats of the labels of ``n`` rows in all views.
+
+        ``form`` selects a formula of `nrprob.codelength.multinomial_complexity`.
+        """
         return sum(
             float(codelength.multinomial_complexity(size, n, form=form)) for size in self.code_sizes
         )
 
     @property
     def code_sizes(self) -> list[int]:
-        """Number of combinations of clusters of every group of views that is coded jointly."""
+        """For every group in ``view_groups``, the number of combinations of clusters."""
         return [math.prod(self.sizes[v] for v in group) for group in self.view_groups]
 
     def constant_length(self, n: int, view_sizes: Sequence[int] | None) -> float:
-        """Parametric complexity of the labels of n rows, plus the code length of the centres.
+        """Parametric complexity of the labels of ``n`` rows, plus the code length of the centres.
 
         Parameters
         ----------
@@ -64,9 +68,10 @@ class Configuration:
 
 
 def dependence_gain(labels: np.ndarray, sizes: Sequence[int]) -> float:
-    """Code length in nats that joint coding of labels (n, V) saves.
+    """Nats by which a joint code of labels (n, V) is shorter than separate codes of V views.
 
-    ``sizes`` are the numbers of clusters of the views. The result is NaN for more than 4096 cells.
+    ``sizes`` are the numbers of clusters of the views. The result is NaN for more than 4096 cells,
+    which are combinations of clusters, one of each view.
     """
     n = labels.shape[0]
     if math.prod(sizes) > CELLS:
@@ -82,10 +87,11 @@ def dependence_gain(labels: np.ndarray, sizes: Sequence[int]) -> float:
 
 
 def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
-    """Sum over views of the critical temperature, at which one cluster of the view first splits.
+    """Sum over views of the critical temperature of a view.
 
-    ``scaled`` are the views, arrays of shape (n, d) with total variance 1. ``weights`` (V,) are the
-    factors w of their squared distances in the description length.
+    At this temperature, a single cluster of all rows of the view first splits. ``scaled`` has the
+    rows (n, d) of every view, with total variance 1. ``weights`` (V,) are the factors of the
+    squared distances of the views in the description length.
     """
     splits = []
     for x, w in zip(scaled, weights, strict=True):
@@ -97,16 +103,18 @@ def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
 
 
 def best_cells(joint: np.ndarray, scores: list[np.ndarray]) -> np.ndarray:
-    """Find the best cell of every row; ties go to the first cell.
+    """Find the most probable cell of every row; ties go to the first cell.
+
+    A cell is a combination of clusters, one of each of V views.
 
     Parameters
     ----------
     joint : (K_1, ..., K_V) log shares of the cells
-    scores : for every view, the log densities (n, K_v) of the rows in its clusters
+    scores : for every view v, the log densities (n, K_v) of the rows in its clusters
 
     Returns
     -------
-    (n, V) clusters of the cell with the largest sum of log share and log densities
+    (n, V) for every row, clusters of the cell with the largest sum of log share and log densities
     """
     n, axes = scores[0].shape[0], range(1, len(scores) + 1)
     out = np.empty((n, len(scores)), np.int64)

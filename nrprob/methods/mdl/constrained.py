@@ -42,21 +42,22 @@ from nrprob.methods.mdl.views import View
 from nrprob.statistics.features import ALIKE, StandardisedRows
 
 AUTO = "auto"
-_IMPROVED = {50: 10, 5000: 3, math.inf: 1}  # improved results, by the largest number of components
+_IMPROVED = {50: 10, 5000: 3, math.inf: 1}  # number of improved results up to so many components
 _MOST_COUNTED = 2000  # rows up to which "auto" codes labels given the limits on sizes
 _ENFORCED = 3  # number of shortest results from which limits on sizes are enforced
 
 
 @dataclass
 class ConstrainedTask(PairTask):
-    """Validated input of one fit.
+    """Validated input of one fit of `MDLConstrained`.
 
     Attributes
     ----------
-    data : standardised rows, or counts
-    classes : (n,) known class of every row, -1 if unknown, for ``labels="coded"``; else None
+    data : standardised rows of continuous features; other features are not standardised
+    classes : (n,) known class of every row, -1 if unknown, for ``labels="coded"``; None for other
+        ``labels``
     groups : (n,) known group of every row
-    covariance : covariance of continuous features
+    covariance : form of the covariance of continuous features, such as "isotropic"
     """
 
     data: StandardisedRows = None  # type: ignore[assignment]
@@ -70,26 +71,26 @@ class MDLConstrained(SampledPairs):
     r"""Minimum description length clustering with pairs, labels and known groups.
 
     A code describes every row by a code word for its cluster, and by its features given the
-    cluster. Must-linked rows share one code word. A code word encodes only clusters that no earlier
-    cannot-linked row has. The fit minimises over labels z and word probabilities :math:`\omega` the
-    description length, in nats,
+    cluster. Must-linked rows share one code word. A code word can encode only clusters that no
+    earlier cannot-linked row has. The fit minimises the description length in nats over the labels
+    z and over the cluster probabilities :math:`\omega`,
 
     .. math:: L = \sum_i \left[-\log \omega_{z_i} + \log \sum_{j \in A_i} \omega_j\right]
         + \log C(K, I) + F(z) + B + Y(z)
 
-    where i = 1, ..., I are the code words in the order of transmission, and :math:`A_i` the
-    clusters available to word i. K is the number of clusters with rows, and :math:`\log C(K, I)`
-    the parametric complexity of a multinomial. F is the length of the features given the clusters
-    and the known groups. B is the length of the flags that mark retained pairs, and Y the length of
-    the classes ``y`` given the clusters.
+    where i = 1, ..., I are the code words in the order of transmission. Word i encodes cluster
+    :math:`z_i`, one of the clusters :math:`A_i` that are available to it. K is the number of
+    clusters with rows, and :math:`\log C(K, I)` the parametric complexity of a multinomial. F is
+    the length of the features given the clusters and the known groups. B is the length of the flags
+    that mark retained pairs, and Y the length of the classes ``y`` given the clusters.
 
     With hard constraints, B = 0. With ``constraints="soft"``, the fit retains a pair only if that
     shortens the description. Y = 0 unless ``labels="coded"``. With isotropic clusters,
-    :math:`F = w N (\log s + 1) + PC_s` for N rows with the mean squared distance s from the cluster
-    means, where :math:`w = d/2` for d features, and :math:`PC_s` is the parametric complexity of s.
-    With ``n_clusters="auto"`` or known groups, F also has the code of the cluster means,
-    K d/2 log(N / 2 pi), and of the effects of the groups. Other covariances, binary features and
-    counts have the codes of `MDLMultiView`.
+    :math:`F = w N (\log s + 1) + PC_s`. Here N rows have the mean squared distance s from their
+    cluster means, :math:`w = d/2` for d features, and :math:`PC_s` is the parametric complexity of
+    s. With ``n_clusters="auto"`` or known groups, F also has the code of the cluster means,
+    K d/2 log(N / 2 pi), and of the group effects. Other covariances, binary features and counts
+    have the codes of `MDLMultiView`.
 
     Parameters
     ----------
@@ -102,12 +103,13 @@ class MDLConstrained(SampledPairs):
     covariance : {"auto", "isotropic", "diagonal", "full", "full_cluster"}, default="auto"
         Covariance of continuous features. "isotropic", "diagonal" and "full" are shared by the
         clusters; "full_cluster" is a full covariance per cluster. "auto" is "full_cluster" if the
-        number of clusters is selected, unless ``sigma`` or ``geometry`` select published codes, and
-        "isotropic" otherwise. All covariances but "isotropic" always charge for the parameters of
-        every cluster with rows.
+        number of clusters is selected, and "isotropic" if the number is given. "auto" is also
+        "isotropic" if ``sigma`` or ``geometry`` select published codes. All covariances except
+        "isotropic" charge for the parameters of every cluster with rows.
     constraints : {"hard", "soft"}, default="hard"
-        "hard" satisfies every pair or raises InfeasibleConstraints. "soft" retains a pair if that
-        shortens the description; use it if pairs may be wrong. The limits below are always hard.
+        "hard" satisfies every must-link and cannot-link or raises InfeasibleConstraints. "soft"
+        retains a pair if that shortens the description; use "soft" if pairs may be wrong. The
+        limits ``delta``, ``epsilon`` and ``max_diameter`` are always hard.
     labels : {"hard", "coded"}, default="hard"
         "hard" puts rows of one class in ``y`` into one cluster, and rows of different classes into
         different clusters. "coded" adds Y to the description; use it if labels may be wrong, or if
@@ -144,8 +146,8 @@ class MDLConstrained(SampledPairs):
         Largest number of clusters for ``n_clusters="auto"``; `fit` warns if it is selected. At
         least 1.
     n_init : int, default=10
-        Number of restarts; the shortest ones are improved, and the shortest description is kept. At
-        most 10**6.
+        Number of restarts. The search improves the restarts with the shortest descriptions, and the
+        shortest description is kept. At most 10**6.
     max_iter : int, default=100
         Maximum number of accepted steps of the search per restart, and of accepted proposals in a
         step; at most 10**6.
@@ -170,11 +172,12 @@ class MDLConstrained(SampledPairs):
         Description length of the best restart after the first single moves, and after every
         accepted step; non-increasing.
     accepted_ : DataFrame
-        One row per given pair: ``kind`` ("must_link" or "cannot_link"), rows ``i`` and ``j``,
-        whether the pair is ``satisfied``, whether it is ``accepted`` (retained), and ``nats``: the
-        increase of the length of the words without this pair. ``nats`` is 0 for pairs that are not
-        accepted or follow from other pairs, and does not include flags. With
-        ``known_words="given"``, ``nats`` refers to words that are coded without the groups.
+        One row per pair that was passed to `fit`: ``kind`` ("must_link" or "cannot_link"), rows
+        ``i`` and ``j``, whether the labels satisfy the pair (``satisfied``), whether the
+        description retains the pair (``accepted``), and ``nats``. ``nats`` is the increase of the
+        length of the code words if this pair is removed. It is 0 for pairs that are not accepted or
+        follow from other pairs, and does not include flags. With ``known_words="given"``, ``nats``
+        refers to code words without the known groups.
     weights_ : ndarray of shape (n_clusters,)
         Probabilities :math:`\omega` of the code words.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
@@ -183,10 +186,10 @@ class MDLConstrained(SampledPairs):
     scales_ : ndarray of shape (n_clusters,)
         Mean squared distances s.
     selection_ : DataFrame
-        Shortest description length of the restarts by number of clusters with rows, for numbers
-        with which a restart ended. Only for ``n_clusters="auto"``.
+        Shortest description length of the restarts, for every number of clusters with rows at which
+        a restart ended. Only for ``n_clusters="auto"``.
     known_dependence_ : float
-        Nats by which the labels are shorter given the known groups. Only with ``known``.
+        Nats by which the code of the labels is shorter given the known groups. Only with ``known``.
     degeneracy_ : int
         Degeneracy Q of the graph of hard cannot-links. With more than Q clusters, the cannot-links
         can always be satisfied.
@@ -233,16 +236,17 @@ class MDLConstrained(SampledPairs):
     the type of the pairs, since flags are decoded before the clusters. Size limits are satisfied by
     integer programming, from the shortest results; step 3 follows.
 
-    The order of transmission is the inductive order of the cannot-links between components: the
-    component of the smallest degree comes last. With K > Q the code is complete. The weights
-    :math:`\omega` minimise the length of the words, a convex problem; the shares of the rows, which
-    Yin (2007) uses, do not. The parametric complexity of the weights is computed for unconstrained
-    words, one per component of the hard constraints. It is exact without cannot-links, and the same
-    for all labelings with K clusters.
+    The order of transmission is the inductive order of the graph of cannot-links between must-link
+    components: a component of the smallest degree comes last, then the same rule orders the
+    remaining components. With K > Q the code is complete. The weights :math:`\omega` minimise the
+    length of the words, which is a convex problem. Yin (2007) uses the shares of the rows in the
+    clusters, which do not minimise this length. The parametric complexity of the weights is
+    computed for unconstrained words, one per component of the hard must-links. It is exact without
+    cannot-links, and equal for all labelings with K clusters.
 
     Whether K clusters can satisfy the cannot-links is a graph colouring problem. An exact search
-    decides this problem within 50,000 steps; after that, the error message calls it undecided. The
-    fit adds must-links between nearest rows until no row violates ``epsilon``.
+    has up to 50,000 steps to decide this problem; after that, the error message calls it undecided.
+    The fit adds must-links between nearest rows until no row violates ``epsilon``.
 
     Soft constraints protect the rows of wrong pairs. New rows benefit only if wrong pairs displace
     the cluster means. Pairs refer to the rows of the ``X`` passed to `fit`; therefore they do not
@@ -322,7 +326,7 @@ class MDLConstrained(SampledPairs):
 
     @property
     def hard_objective(self) -> bool:  # type: ignore[override]
-        """Whether no move of one component shortens the description."""
+        """Whether fits end where no move of a single component shortens the description."""
         return self.constraints == "hard"
 
     @property
@@ -431,8 +435,8 @@ class MDLConstrained(SampledPairs):
         """Search for the shortest description; see `Clusterer.compute`.
 
         With ``epsilon``, the search is repeated until every row has another row of its cluster
-        within this distance, or forms a cluster alone. Before every repetition, rows that violate
-        this condition get a must-link to their nearest row.
+        within the distance ``epsilon``, or forms a cluster alone. Before every repetition, rows
+        that violate this condition get a must-link to their nearest row.
         """
         data = task.data
         must, cannot = self._hard_pairs(task)
@@ -446,7 +450,7 @@ class MDLConstrained(SampledPairs):
             if not alone.size:
                 return [(problem, result)]
             # A row in ``alone`` has no neighbour within epsilon in its cluster. Add a must-link to
-            # its nearest neighbour, and search again. There are at most n rounds.
+            # its nearest neighbour, and search again, at most n times.
             mates = nearest_mates(data.x, alone, self.epsilon / data.scale)
             must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
 
@@ -478,7 +482,7 @@ class MDLConstrained(SampledPairs):
         )  # fmt: skip
         target = Target(parts.node, words, task.classes, task.groups if conditional else None)
         has_limits = (self.min_size, self.max_size) != (None, None)
-        # With a given number of clusters, the length of the labels is that of the publication.
+        # With a given number of clusters, labels have the published code without these limits.
         is_plain = words is None and parts.n_nodes == n <= _MOST_COUNTED
         if has_limits and is_plain and self.n_clusters == AUTO:
             target.complexities = self._size_limits(features.mass, parts).label_complexities(k)
@@ -488,7 +492,7 @@ class MDLConstrained(SampledPairs):
         return ConstrainedProblem(length, parts, link, apart)
 
     def _objective_at(self, task: ConstrainedTask, labels: np.ndarray) -> float:
-        """Description length of labels (n,); infinite if they violate a hard constraint."""
+        """Description length of labels (n,); infinite if the labels violate a hard constraint."""
         problem = self._make_problem(task, *self._hard_pairs(task))
         limits = self._size_limits(problem.length.features[0].mass, problem.parts)
         sizes = np.bincount(labels, minlength=problem.k)
@@ -498,7 +502,10 @@ class MDLConstrained(SampledPairs):
         return problem.describe_labels(labels).length
 
     def _hard_pairs(self, task: ConstrainedTask) -> tuple[list[Pairs], list[Pairs]]:
-        """Hard must-links and cannot-links, including pairs that the limits imply."""
+        """Hard must-links and cannot-links, including pairs that labels and distance limits imply.
+
+        Limits on distances are ``delta``, ``max_diameter`` and ``epsilon``.
+        """
         data = task.data
         must, cannot = task.hard_pairs(self.constraints == "hard")
         if self.delta is not None:
@@ -527,11 +534,11 @@ class MDLConstrained(SampledPairs):
     def _search(
         self, problem: ConstrainedProblem, task: ConstrainedTask, seed: int
     ) -> tuple[Described, Restarts, list[float]]:
-        """Search from all initial labels.
+        """Search for the labels with the shortest description, from all initial labels.
 
         Returns
         -------
-        best : description of the best labels
+        best : labels with the shortest description, and its parts
         restarts : labels, description lengths and convergence of all restarts
         trace : description length after every accepted step of the best restart
         """
@@ -578,8 +585,10 @@ class MDLConstrained(SampledPairs):
     ) -> list[SearchResult]:  # fmt: skip
         """Search for short descriptions with cluster sizes within ``limits``.
 
-        From each of the best ``results``, integer programming alternates with estimates of the
-        cluster parameters. Moves and proposals within the limits follow.
+        From each of the shortest ``results``, two steps alternate: integer programming assigns
+        components to clusters at fixed costs, and the costs are computed again from the new labels.
+        Moves and proposals within the limits follow. ``tol`` is the smallest decrease of the length
+        that counts as an improvement.
         """
         length, enforced = problem.length, []
         for result in sorted(results, key=lambda r: r.total)[:_ENFORCED]:
@@ -643,7 +652,7 @@ class MDLConstrained(SampledPairs):
 
     @property
     def accepted_(self):
-        """Outcome of every given pair: a DataFrame, built on first access."""
+        """Outcome of every pair that was passed to `fit`: a DataFrame, built on first access."""
         check_is_fitted(self)
         return self._pairs.pair_table
 
@@ -693,7 +702,7 @@ class MDLConstrained(SampledPairs):
 
 
 def _selection_table(restarts: Restarts) -> Any:
-    """DataFrame of the shortest length of the restarts, by number of clusters."""
+    """DataFrame of the shortest description length of the restarts, by number of clusters."""
     import pandas as pd
 
     used = [np.unique(labels).size for labels in restarts.labels]

@@ -27,19 +27,21 @@ _MAX_ENTRIES = 100_000_000  # entries of the table of neighbours
 
 
 class Nodes(NamedTuple):
-    """C must-link components of rows with d features, in the order of assignment.
+    """C must-link components of rows with d features, in the order of assignment to clusters.
 
     Components with cannot-links are among the first B, in the order of their first rows. All other
     components and padding follow.
 
     Attributes
     ----------
-    first : (C, d) first row of every component, which chooses the cluster of the component
-    mean : (C, d) means of the rows of every component
-    mass : (C,) numbers of rows, 0 on padding
-    within : (C,) sums of squared distances of the rows from the mean of the component
-    near : (B, D) cannot-linked components, at most D per component
-    apart : (B, D) mask of ``near``, False on padding
+    first : (C, d) features of the first row of every component; the nearest centre to this row
+        determines the cluster of the component
+    mean : (C, d) mean of the rows of every component
+    mass : (C,) number of rows of every component, 0 for padding
+    within : (C,) sum of squared distances of the rows from the mean of their component
+    near : (B, D) for each of the first B components, indices of at most D components with a
+        cannot-link to this component
+    apart : (B, D) mask of ``near``, False for padding
     """
 
     first: jax.Array
@@ -51,17 +53,17 @@ class Nodes(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Results of the restarts; every array has a leading axis of restarts.
+    """Results of all restarts; every array has a leading axis of restarts.
 
     Attributes
     ----------
-    labels : (C,) clusters of the components
-    objective : sum of squared distances
+    labels : (C,) clusters of the must-link components
+    objective : sum of squared distances of the rows from their centres
     trace : objective after every iteration
     n_iter : number of iterations
     converged : whether the restart converged
-    feasible : whether every component had a cluster that no cannot-link forbids; if not, the
-        restart has failed
+    feasible : whether, in the last iteration, every component had a cluster that no cannot-link
+        forbids; if not, the restart has failed
     """
 
     labels: jax.Array
@@ -73,7 +75,13 @@ class Runs(NamedTuple):
 
 
 def lay_out_components(data: StandardisedRows, parts: Components) -> tuple[Nodes, np.ndarray]:
-    """Components as padded arrays, and the index of every component in these arrays."""
+    """Arrange must-link components in padded arrays, in the order of assignment to clusters.
+
+    Returns
+    -------
+    nodes : the components as padded arrays
+    index : (n_nodes,) position in these arrays of every component of ``parts``
+    """
     x, node, n = data.x, parts.node, parts.n_nodes
     ends, start = np.unique(parts.edges), np.unique(node, return_index=True)[1]
     index = np.empty(n, np.int64)
@@ -93,9 +101,14 @@ def lay_out_components(data: StandardisedRows, parts: Components) -> tuple[Nodes
 
 
 def neighbour_table(edges: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbours (B, D) of the first B of ``n`` components across ``edges`` (e, 2), and their mask.
+    """Neighbours of the first B of ``n`` components across cannot-links.
 
-    The masked entries are padding.
+    ``edges`` (e, 2) are the pairs of cannot-linked components.
+
+    Returns
+    -------
+    near : (B, D) indices of the neighbours of every component, padded to D
+    apart : (B, D) mask of ``near``, False for padding
     """
     b = min(coarse_bucket(int(edges.max(initial=-1)) + 1, 16), coarse_bucket(n, 64))
     source, target = np.concatenate([edges, edges[:, ::-1]]).T
@@ -123,8 +136,9 @@ def assign_in_order(
     Parameters
     ----------
     cost : (B, K) squared distances of the components from the centres
-    near, apart : (B, D) cannot-linked components, and their mask
-    n_clusters : number of clusters that exist
+    near, apart : (B, D) indices of the cannot-linked components of every component, and mask of
+        these indices, as in `Nodes`
+    n_clusters : number of clusters, without padding
 
     Returns
     -------
@@ -161,11 +175,11 @@ def _run_cop_kmeans(
     Parameters
     ----------
     nodes : C must-link components, in the order of assignment
-    starts : (restarts, K, d) initial centres
+    starts : (restarts, K, d) initial centres, including padding
     n_clusters : number of clusters, without padding
     max_iter : maximum number of iterations
     together : number of restarts that run in parallel
-    n_trace : length of the trace
+    n_trace : number of entries of the trace
     """
     b, k = nodes.near.shape[0], starts.shape[1]
     active = jnp.arange(k) < n_clusters
@@ -208,8 +222,8 @@ class COPKMeans(PairEstimator):
         z_i = z_j \;\forall (i, j) \in M, \quad z_i \ne z_j \;\forall (i, j) \in C
 
     where M are the must-links and C the cannot-links. Rows are assigned in the order of ``X``. Each
-    row joins the nearest centre whose cluster no earlier row excludes by a link. A restart fails if
-    no cluster is left for a row, as published, even if a clustering exists that satisfies all
+    row joins the nearest centre whose cluster no earlier row excludes by a link. As published, a
+    restart fails if no cluster is left for a row, even if a clustering exists that satisfies all
     links. `MDLConstrained` finds such a clustering in most cases, because it orders rows by their
     cannot-links and searches for a feasible clustering.
 
@@ -376,7 +390,11 @@ class COPKMeans(PairEstimator):
         return self
 
     def _raise_failure(self, parts: Components) -> None:
-        """Raise ValueError, and state whether a clustering exists that satisfies all links."""
+        """Raise ValueError if all restarts failed.
+
+        The message states whether a clustering exists that satisfies all links. If none exists, the
+        error is InfeasibleConstraints.
+        """
         start, q = feasible_start(parts, self.n_clusters)
         existence = "may or may not" if start is None else "does"
         raise ValueError(
@@ -392,6 +410,8 @@ class COPKMeans(PairEstimator):
         r"""Negative mean squared distance of new rows to the nearest centre.
 
         .. math:: -\frac{1}{n} \sum_i \min_c \|x_i - m_c\|^2
+
+        where x_i are the n rows, and m_c the centres.
 
         Parameters
         ----------

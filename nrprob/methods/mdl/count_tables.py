@@ -1,15 +1,16 @@
-r"""Description lengths of counts by cluster, and their exact changes if one unit moves.
+r"""Description lengths of counts by cluster, and exact changes of the lengths if one unit moves.
 
-Units are samples, or sets of samples that share a cluster. A unit u has a composition t_u (J,), its
-counts of J symbols, which are divided into blocks. The counts T_k of cluster k are the sums of the
-compositions of its units. The length of the table in nats is
+A *unit* is a sample, or a set of samples that share a cluster. The composition t_u (J,) of unit u
+is its vector of counts of J symbols; the symbols are divided into blocks. The counts T_k (J,) of
+cluster k are the sums of the compositions of its units. The length of the table of counts in nats
+is
 
 .. math:: \sum_k \left[ \sum_b g_b(T_{kb}) - \sum_j T_{kj} \log T_{kj} \right]
 
 where T_kb is the sum of the counts of block b in cluster k. With g_b(T) = T log T + log C(J_b, T),
-a cluster encodes the symbols of a block by normalised maximum likelihood, for J_b symbols and their
-parametric complexity C. With g_b = 0, the table is the part of a code of the labels that depends on
-the partition.
+every cluster encodes the symbols of block b by normalised maximum likelihood. Here J_b is the
+number of symbols of the block, and log C the parametric complexity of a multinomial. With g_b = 0,
+the length is the part of a code of the labels that depends on the partition.
 
 Host code in NumPy and float64. C units are in K clusters.
 """
@@ -28,14 +29,14 @@ _FEW_SYMBOLS = 64  # up to this number of symbols, equal compositions are evalua
 
 
 class CountTable:
-    """Length of the counts of the clusters of one view.
+    """Description length of a table of the counts of J symbols in K clusters; see the module.
 
     Parameters
     ----------
-    compositions : (C, J) counts of every unit
+    compositions : (C, J) counts of J symbols in each of C units
     k : number K of clusters
-    blocks : numbers of symbols of consecutive blocks, whose symbols are encoded given the cluster;
-        None if the table has no such code
+    blocks : numbers J_b of symbols of consecutive blocks, if the clusters encode the symbols of
+        every block by normalised maximum likelihood; None if g_b = 0
     """
 
     def __init__(self, compositions: np.ndarray, k: int, blocks: np.ndarray | None = None):
@@ -55,11 +56,11 @@ class CountTable:
             ]
 
     def counts(self, z: np.ndarray) -> np.ndarray:
-        """Counts (K, J) of the clusters ``z`` (C,)."""
+        """Counts (K, J) of the symbols in the clusters, given labels ``z`` (C,) of the units."""
         return (z == np.arange(self.k)[:, None]).astype(np.float64) @ self.compositions
 
     def lengths(self, counts: np.ndarray) -> np.ndarray:
-        """Lengths (...) of clusters with counts (..., J)."""
+        """Lengths (...) in nats of clusters with ``counts`` (..., J) of the symbols."""
         result = -xlogy(counts, counts).sum(-1)
         if self.blocks is not None:
             totals = np.add.reduceat(counts, self._first, axis=-1)
@@ -69,11 +70,14 @@ class CountTable:
         return result
 
     def total(self, z: np.ndarray) -> float:
-        """Length of labels ``z`` (C,)."""
+        """Length of the table in nats, given labels ``z`` (C,) of the units."""
         return float(self.lengths(self.counts(z)).sum())
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (C, K) of the length if one unit alone moves, not defined where it stays."""
+        """Change (C, K) of the length if one of C units alone moves to one of K clusters.
+
+        ``z`` (C,) are the labels before the move. Entries for the present clusters have no meaning.
+        """
         counts = self.counts(z)
         present = self.lengths(counts)
         j = counts.shape[1]
@@ -102,13 +106,16 @@ class CountTable:
 
 @lru_cache(64)
 def _code_table(symbols: int, total: int) -> np.ndarray:
-    """Values T log T + log C(symbols, T) for T = 0, 1, ..., total."""
+    """Values (total + 1,) of T log T + log C(symbols, T) for T = 0, 1, ..., total.
+
+    log C is the parametric complexity of a multinomial.
+    """
     counts = np.arange(total + 1.0)
     return xlogy(counts, counts) + multinomial_complexity(symbols, counts)
 
 
 def one_hot(labels: np.ndarray, size: int) -> np.ndarray:
-    """Compositions (n, size) of labels (n,); a negative label has no symbol."""
+    """One-hot encoding (n, size) of labels (n,); the row of a negative label is 0."""
     result = np.zeros((len(labels), size))
     labelled = np.flatnonzero(labels >= 0)
     result[labelled, labels[labelled]] = 1
@@ -116,12 +123,12 @@ def one_hot(labels: np.ndarray, size: int) -> np.ndarray:
 
 
 class SizeTable:
-    """Length ``values[n]`` of a cluster of n samples, summed over clusters.
+    """Description length that is a sum over clusters of a function of the cluster size.
 
     Parameters
     ----------
-    values : (n + 1,) lengths
-    mass : (C,) numbers of samples of the units
+    values : (n + 1,) length of a cluster of 0, 1, ..., n samples
+    mass : (C,) number of samples of every unit
     k : number K of clusters
     """
 
@@ -132,11 +139,14 @@ class SizeTable:
         return np.bincount(z, self.mass, self.k).astype(np.int64)
 
     def total(self, z: np.ndarray) -> float:
-        """Length of labels ``z`` (C,)."""
+        """Sum of the lengths of the clusters, given labels ``z`` (C,) of the units."""
         return float(self.values[self._sizes(z)].sum())
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (C, K) of the length if one unit alone moves, not defined where it stays."""
+        """Change (C, K) of the length if one of C units alone moves to one of K clusters.
+
+        ``z`` (C,) are the labels before the move. Entries for the present clusters have no meaning.
+        """
         size, last = self._sizes(z), self.values.size - 1
         joining = self.values[np.minimum(size + self.mass[:, None], last)] - self.values[size]
         leaving = self.values[size[z] - self.mass] - self.values[size[z]]

@@ -1,15 +1,16 @@
-r"""Description lengths of the features of one view, and their exact changes by moves of units.
+r"""Description lengths of the features of one view, and exact changes of the lengths by moves.
 
-Continuous features have the model :math:`x_i = \mu_{z_i} + \gamma_{g_i} + e_i`, with the mean
-:math:`\mu` of the cluster, an effect :math:`\gamma` of the known group, and an error e. Means and
-effects are least-squares estimates. Lengths of continuous features omit the constant
-:math:`\frac{nd}{2} \log \frac{2 \pi}{d}`, so that lengths of all covariances can be compared.
-Binary features and counts are encoded by normalised maximum likelihood in every cluster, or in
-every pair of a cluster and a known group.
+The continuous features of sample i, in cluster z_i and known group g_i, have the model
+:math:`x_i = \mu_{z_i} + \gamma_{g_i} + e_i`. Here :math:`\mu` is the mean of a cluster,
+:math:`\gamma` the effect of a group, and e an error. Means and effects are least-squares estimates.
+Lengths of continuous features omit the constant :math:`\frac{nd}{2} \log \frac{2 \pi}{d}`. The
+lengths under all forms of covariances are therefore comparable. Binary features and counts are
+encoded by normalised maximum likelihood in every cluster, or in every pair of a cluster and a known
+group.
 
-Host code in NumPy and float64. C units (samples, or sets of linked samples) are in K clusters, and
-n samples of d features are in G known groups. m labelings are evaluated at a time. A *length* is a
-description length in nats.
+Host code in NumPy and float64. A *unit* is a must-link component or a single sample. C units are in
+K clusters, and n samples of d features are in G known groups. m labelings of the units are
+evaluated at a time. A *length* is a description length in nats.
 """
 
 from __future__ import annotations
@@ -33,68 +34,82 @@ from nrprob.statistics.squared_distances import DistanceLengths
 COVARIANCES = ("isotropic", "diagonal", "full", "full_cluster")
 _CHUNK = 4_000_000  # entries of a table that are computed at a time
 _POOLED_RIDGE = 1e-6  # added to a pooled covariance, in units of the variances of the features
-_LEAST_VARIANCE = 1e-6  # of a feature, in units of the mean variance
+_LEAST_VARIANCE = 1e-6  # smallest variance of a feature, in units of the mean variance
 _TOO_SMALL = 1e6  # penalty per missing sample of a cluster without a covariance, in nats
 _CLUSTER_RIDGE = 1e-3  # added to the covariance of a cluster, in units of the variances
 
 
 class FeatureLengths(Protocol):
-    """Lengths of the features of one view.
+    """Description lengths of the features of one view, given labels of C units in K clusters.
 
     Attributes
     ----------
-    mean, mass : (C, d), (C,) mean features of the units, from which proposals are made, and numbers
-        of samples of the units
+    mean : (C, d) mean features of the samples of every unit, from which proposals are made
+    mass : (C,) number of samples of every unit
     """
 
     mean: np.ndarray
     mass: np.ndarray
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of the features, for labels (m, C), without the code of the parameters."""
+        """Description lengths (m,) of the features, given each of m labelings z (m, C).
+
+        The lengths exclude `parameter_length`.
+        """
         ...
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the length if one unit moves to a cluster; 0 for its own cluster."""
+        """Change (m, C, K) of `totals` if one of C units moves to one of K clusters.
+
+        ``z`` (m, C) are m labelings before the move. The change is 0 for the present cluster.
+        """
         ...
 
     def parameter_length(self, k: int, n: int) -> float:
-        """Length of the parameters of ``k`` clusters of ``n`` samples."""
+        """Description length of the parameters of ``k`` clusters, for ``n`` samples in total."""
         ...
 
     def cost_model(self, z: np.ndarray) -> ClusterCosts:
-        """Function for the lengths of new samples in the clusters of labels ``z`` (C,)."""
+        """Return a function that computes the lengths of new samples in the fitted clusters.
+
+        ``z`` (C,) are the labels of the units of the fit.
+        """
         ...
 
 
 def _positive_variances(x: np.ndarray) -> np.ndarray:
-    """Variances (d,) of features (n, d), bounded below by a share of their mean."""
+    """Variances (d,) of features x (n, d), at least 1e-6 times the mean variance."""
     variances = x.var(0)
     return np.maximum(variances, _LEAST_VARIANCE * variances.mean())
 
 
 def cluster_totals(values: np.ndarray, z: np.ndarray, k: int) -> np.ndarray:
-    """Sums (K, J) of ``values`` (C, J) over the clusters ``z`` (C,), for few clusters."""
+    """Sums (K, J) of ``values`` (C, J) over the units of each of ``k`` clusters.
+
+    ``z`` (C,) are the clusters of the units. The function is fast for few clusters.
+    """
     return (z == np.arange(k)[:, None]).astype(np.float64) @ values
 
 
 def half_log(n: int) -> float:
-    """Length of one coordinate of a mean, for ``n`` samples: at least 0."""
+    """Description length in nats of one real parameter estimated from ``n`` samples; at least 0."""
     return max(0.5 * math.log(n / (2 * math.pi)), 0.0)
 
 
 class IsotropicLengths:
-    """Lengths of features with isotropic clusters, without known groups; see `DistanceLengths`.
+    """Description lengths of continuous features with isotropic clusters and without known groups.
+
+    `nrprob.statistics.squared_distances.DistanceLengths` defines the lengths.
 
     Parameters
     ----------
     x : (n, d) features, with total variance 1
-    unit : (n,) unit of every sample
+    unit : (n,) index of the unit of every sample
     k : number K of clusters
-    weight : factor w of the squared distances
-    bounds : bounds of the mean squared distance
+    weight : factor w of the squared distances in the length
+    bounds : bounds of the mean squared distance of samples from their cluster mean
     shared : whether all clusters share one mean squared distance
-    centres_coded : whether the means have a code
+    centres_coded : whether `parameter_length` includes the cluster means
     """
 
     def __init__(
@@ -109,20 +124,20 @@ class IsotropicLengths:
         self.distances = DistanceLengths(self.mean, self.mass, within, k, weight, bounds, shared)
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of labels (m, C); see `FeatureLengths`."""
+        """Description lengths (m,) of the features given labels (m, C); see `FeatureLengths`."""
         size, _, scatter = self.distances.cluster_statistics(z)
         return self.distances.total(size, scatter)
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Changes (m, C, K) by single moves; see `FeatureLengths`."""
+        """Changes (m, C, K) of the length by moves of one unit; see `FeatureLengths`."""
         return self.distances.changes(z, *self.distances.cluster_statistics(z))
 
     def parameter_length(self, k: int, n: int) -> float:
-        """Length of the means; see `FeatureLengths`."""
+        """Description length of the means of ``k`` clusters; see `FeatureLengths`."""
         return k * self.mean.shape[1] * half_log(n) if self.centres_coded else 0.0
 
     def cost_model(self, z: np.ndarray) -> ClusterCosts:
-        """Lengths of new samples; see `FeatureLengths`."""
+        """Return a function that computes the lengths of new samples; see `FeatureLengths`."""
         size, centres, scatter = self.distances.cluster_statistics(z[None])
         scales, w = self.distances.scales(size, scatter)[0], self.distances.weight
         no_effects = np.zeros((1, centres.shape[2]))
@@ -131,24 +146,26 @@ class IsotropicLengths:
 
 
 class PooledLengths:
-    """Features with one covariance for all clusters, and additive effects of known groups.
+    """Description lengths of continuous features with one covariance for all clusters.
 
-    The cluster indicators and the features X are projected onto the complement of the group
-    indicators. Let A be the Gram matrix of the projected cluster indicators, A^+ its
-    pseudo-inverse, and B the products of these indicators and the features. The residual scatter
-    is S = X'X - B'A^+ B. A moved unit changes A by a matrix that depends only on its composition,
-    the numbers of its samples by group. It changes B by its sum y of features.
+    Known groups have additive effects on the features. The cluster indicators and the features X
+    are projected onto the orthogonal complement of the group indicators. A (K, K) is the Gram
+    matrix of the projected cluster indicators, and A^+ its pseudo-inverse. B (K, d) are the
+    products of the projected indicators and X. The residual scatter is S = X'X - B'A^+ B. If a unit
+    moves, the change of A depends only on the composition of the unit: its numbers of samples by
+    group. The change of B depends on the sum y (d,) of the features of the unit.
 
     Parameters
     ----------
     x : (n, d) features
-    unit : (n,) unit of every sample
+    unit : (n,) index of the unit of every sample
     groups : (n,) known group of every sample
     k : number K of clusters
     covariance : "isotropic", "diagonal" or "full"
-    weight : factor w of the squared distances, for isotropic covariance
-    bounds : bounds of the mean squared distance if isotropic, or of the variances in units of the
-        variances of the features if diagonal; not used if full
+    weight : factor w of the squared distances in the length, for isotropic covariance
+    bounds : two bounds: of the mean squared residual if ``covariance`` is "isotropic", or of the
+        residual variances, in units of the variances of the features, if "diagonal"; not used if
+        "full"
     """
 
     def __init__(
@@ -180,18 +197,32 @@ class PooledLengths:
         self._charge = (n_groups - 1) * x.shape[1]
 
     def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers of samples (K, G), Gram matrix A (K, K) and products B (K, d)."""
+        """Moments of the clusters of labels z (C,).
+
+        Returns
+        -------
+        table : (K, G) numbers of samples by cluster and known group
+        gram : (K, K) Gram matrix A of the projected cluster indicators
+        sums : (K, d) products B of the indicators and the features
+        """
         table = cluster_totals(self._counts, z, self.k)
         gram = np.diag(table.sum(1)) - (table * self._share) @ table.T
         return table, gram, cluster_totals(self.sums, z, self.k)
 
     def residual_scatter(self, z: np.ndarray) -> np.ndarray:
-        """Scatter of the residuals of labels (C,): its trace, its diagonal or the matrix."""
+        """Scatter S of the residuals given labels z (C,).
+
+        The result depends on the form of the covariance: the trace of S if isotropic, the diagonal
+        (d,) of S if diagonal, and S (d, d) if full.
+        """
         _, gram, sums = self.moments(z)
         return self._scatter - self._explained(sums, _pseudo_inverse(gram))
 
     def _explained(self, sums: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-        """Scatter B' P B for matrices P (..., K, K): its trace, its diagonal or the matrix."""
+        """Scatter B' P B for the products ``sums`` B (K, d) and matrices ``inverse`` P (..., K, K).
+
+        The result has traces, diagonals or matrices, as in `residual_scatter`.
+        """
         product = inverse @ sums
         if self.covariance == "full":
             return sums.T @ product
@@ -199,7 +230,7 @@ class PooledLengths:
         return diagonal if self.covariance == "diagonal" else diagonal.sum(-1)
 
     def _length(self, scatter: np.ndarray) -> np.ndarray:
-        """Lengths (...) of residuals, from scatters: traces, diagonals or matrices."""
+        """Description lengths (...) of residuals with scatters as in `residual_scatter`."""
         n, d = self.n, len(self.variance)
         low, high = self._bounds
         if self.covariance == "isotropic":
@@ -215,11 +246,11 @@ class PooledLengths:
         return 0.5 * n * (np.linalg.slogdet(matrix)[1] + d + d * math.log(d))
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of labels (m, C); see `FeatureLengths`."""
+        """Description lengths (m,) of the features given labels (m, C); see `FeatureLengths`."""
         return np.array([self._length(self.residual_scatter(labels)) for labels in z])
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Changes (m, C, K) by single moves; see `FeatureLengths`."""
+        """Changes (m, C, K) of the length by moves of one unit; see `FeatureLengths`."""
         return np.stack([self._changes(labels) for labels in z])
 
     def _changes(self, z: np.ndarray) -> np.ndarray:
@@ -250,7 +281,11 @@ class PooledLengths:
         return result
 
     def _cross(self, v: np.ndarray, y: np.ndarray, q: np.ndarray) -> np.ndarray:
-        """Terms v y' + y v' + q y y' (C, K): traces, diagonals or matrices."""
+        """Changes v y' + y v' + q y y' (C, K, ...) of the explained scatter B' P B by moves.
+
+        The arguments are variables of `_changes`. The result has traces, diagonals or matrices, as
+        in `residual_scatter`.
+        """
         if self.covariance == "full":
             outer = v[..., :, None] * y[..., None, :]
             square = y[..., :, None] * y[..., None, :]
@@ -259,7 +294,7 @@ class PooledLengths:
         return diagonal if self.covariance == "diagonal" else diagonal.sum(-1)
 
     def parameter_length(self, k: int, n: int) -> float:
-        """Length of means, effects of groups and covariance; see `FeatureLengths`."""
+        """Length of cluster means, group effects and the covariance; see `FeatureLengths`."""
         d = len(self.variance)
         covariance = {
             "isotropic": 0.0, "diagonal": d * half_log(n), "full": d * (d + 1) / 2 * half_log(n)
@@ -272,9 +307,9 @@ class PooledLengths:
         return (k * d + self._charge) * half_log(n) + covariance + scale
 
     def estimates(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means (K, d) of the clusters, and effects (G, d) of the groups, of labels (C,).
+        """Estimate the means (K, d) of the clusters and the effects (G, d) of the known groups.
 
-        The effects sum to 0 over the samples.
+        The estimates are least squares, given labels z (C,). The effects sum to 0 over the samples.
         """
         table, gram, sums = self.moments(z)
         means = _pseudo_inverse(gram) @ sums
@@ -283,7 +318,7 @@ class PooledLengths:
         return means + shift, effects - shift
 
     def cost_model(self, z: np.ndarray) -> ClusterCosts:
-        """Lengths of new samples; see `FeatureLengths`."""
+        """Return a function that computes the lengths of new samples; see `FeatureLengths`."""
         means, effects = self.estimates(z)
         scatter, (low, high) = self.residual_scatter(z), self._bounds
         scales = None
@@ -299,20 +334,24 @@ class PooledLengths:
         return GaussianCosts(means, effects, roots, np.zeros(self.k), scales)
 
     def adjusted_to(self, effects: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """Features (n, d) minus ``effects`` (G, d) of the groups."""
+        """Subtract given ``effects`` (G, d) of the known groups from the features (n, d)."""
         return self.adjusted + (self._group_means - effects)[groups]
 
     def without_effects(self, z: np.ndarray, unit: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """Features (n, d) minus the effects of the groups, given labels (C,) of the units."""
+        """Subtract the effects of the known groups from the features (n, d).
+
+        The effects are least-squares estimates given labels z (C,). ``unit`` and ``groups`` (n,)
+        are the unit and the known group of every sample.
+        """
         _, gram, sums = self.moments(z)
         fitted = (_pseudo_inverse(gram) @ sums)[z[unit]]
         return self.adjusted + group_means(fitted, groups, len(self._share))[groups]
 
 
 def _pseudo_inverse(gram: np.ndarray) -> np.ndarray:
-    """Pseudo-inverses (..., K, K) of Gram matrices.
+    """Pseudo-inverses (..., K, K) of the Gram matrices A (..., K, K) of `PooledLengths`.
 
-    The matrices are singular, since cluster and group indicators have the same sum.
+    The matrices are singular, since cluster indicators and group indicators have equal sums.
     """
     values, vectors = np.linalg.eigh(gram)
     least = 1e-10 * np.maximum(values[..., -1:], 1)
@@ -321,17 +360,18 @@ def _pseudo_inverse(gram: np.ndarray) -> np.ndarray:
 
 
 class ClusterCovarianceLengths:
-    """Features with a full covariance per cluster, and additive effects of known groups.
+    """Description lengths of continuous features with a full covariance per cluster.
 
-    A cluster of n_k samples with the scatter S_k has the length
-    n_k/2 (log det(S_k / n_k + ridge) + d + d log d). A cluster of at most d samples has a singular
-    covariance, and therefore a penalty. Changes by moves treat the effects of the groups as
-    constants; `fit_effects` estimates the effects by least squares, given labels.
+    Known groups have additive effects on the features. A cluster of n_k samples with the scatter
+    S_k has the length n_k/2 (log det(S_k / n_k + ridge) + d + d log d). A cluster of at most d
+    samples has a singular covariance, and therefore a penalty. `totals` and `changes` treat the
+    effects of the groups as constants; `fit_effects` estimates the effects by least squares, given
+    labels.
 
     Parameters
     ----------
     x : (n, d) features
-    unit : (n,) unit of every sample
+    unit : (n,) index of the unit of every sample
     groups : (n,) known group of every sample
     k : number K of clusters
     """
@@ -351,12 +391,16 @@ class ClusterCovarianceLengths:
         self._moments = group_sums(moments, self._unit, len(self.mass))
 
     def fit_effects(self, z: np.ndarray) -> None:
-        """Estimate the effects of the groups given labels (C,), and subtract them."""
+        """Estimate the effects of the known groups given labels z (C,); subtract the effects."""
         if self._groups.any():
             self._set_features(self._pooled.without_effects(z, self._unit, self._groups))
 
     def covariances(self, moments: np.ndarray) -> np.ndarray:
-        """Covariances (..., d, d) with ridge of clusters with moments (..., d d + d + 1)."""
+        """Covariances (..., d, d) of clusters with ``moments`` (..., d d + d + 1), plus a ridge.
+
+        The moments of a cluster are sums over its samples: of the products of two features, of the
+        features, and of 1.
+        """
         d = len(self._ridge)
         n = np.maximum(moments[..., -1:], 1)
         centre = moments[..., d * d : -1] / n
@@ -364,22 +408,22 @@ class ClusterCovarianceLengths:
         return second - centre[..., :, None] * centre[..., None, :] + self._ridge
 
     def _lengths(self, moments: np.ndarray) -> np.ndarray:
-        """Lengths (...) of clusters with moments (..., d d + d + 1)."""
+        """Description lengths (...) of clusters with ``moments`` as in `covariances`."""
         n, d = np.rint(moments[..., -1]), len(self._ridge)
         log_det = np.linalg.slogdet(self.covariances(moments))[1]
         missing = np.where(n > 0, np.maximum(d + 1 - n, 0), 0)
         return 0.5 * n * (log_det + d + d * math.log(d)) + _TOO_SMALL * missing
 
     def cluster_moments(self, z: np.ndarray) -> np.ndarray:
-        """Moments (K, d d + d + 1) of the clusters of labels (C,)."""
+        """Moments (K, d d + d + 1) of the clusters of labels z (C,); see `covariances`."""
         return cluster_totals(self._moments, z, self.k)
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of labels (m, C); see `FeatureLengths`."""
+        """Description lengths (m,) of the features given labels (m, C); see `FeatureLengths`."""
         return np.array([self._lengths(self.cluster_moments(labels)).sum() for labels in z])
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Changes (m, C, K) by single moves, with constant effects; see `FeatureLengths`."""
+        """Changes (m, C, K) of the length by moves of one unit; see `FeatureLengths`."""
         return np.stack([self._changes(labels) for labels in z])
 
     def _changes(self, z: np.ndarray) -> np.ndarray:
@@ -397,13 +441,13 @@ class ClusterCovarianceLengths:
         return result
 
     def parameter_length(self, k: int, n: int) -> float:
-        """Length of means, covariances and effects of groups; see `FeatureLengths`."""
+        """Length of cluster means, covariances and group effects; see `FeatureLengths`."""
         d = len(self._ridge)
         effects = int(self._groups.max()) * d * half_log(n)
         return k * (d + d * (d + 1) / 2) * 0.5 * math.log(n) + effects
 
     def cost_model(self, z: np.ndarray) -> ClusterCosts:
-        """Lengths of new samples; see `FeatureLengths`."""
+        """Return a function that computes the lengths of new samples; see `FeatureLengths`."""
         d, (_, effects) = len(self._ridge), self._pooled.estimates(z)
         moments = self.cluster_moments(z)
         # Features adjusted here and features minus ``effects`` differ by the same shift in all
@@ -416,14 +460,14 @@ class ClusterCovarianceLengths:
 
 
 class CountLengths:
-    """Lengths of binary features or counts, by normalised maximum likelihood.
+    """Description lengths of binary features or counts, by normalised maximum likelihood.
 
     Every pair of a cluster and a known group has a separate code.
 
     Parameters
     ----------
     x : (n, d) binary features, or counts
-    unit : (n,) unit of every sample
+    unit : (n,) index of the unit of every sample
     groups : (n,) known group of every sample
     k : number K of clusters
     features : "bernoulli" or "multinomial"
@@ -450,13 +494,13 @@ class CountLengths:
             self._tables.append((units, table))
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of labels (m, C); see `FeatureLengths`."""
+        """Description lengths (m,) of the features given labels (m, C); see `FeatureLengths`."""
         return np.array(
             [sum(table.total(labels[units]) for units, table in self._tables) for labels in z]
         )
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Changes (m, C, K) by single moves; see `FeatureLengths`."""
+        """Changes (m, C, K) of the length by moves of one unit; see `FeatureLengths`."""
         result = np.zeros((*z.shape, self.k))
         for labels, change in zip(z, result, strict=True):
             for units, table in self._tables:
@@ -465,11 +509,14 @@ class CountLengths:
         return result
 
     def parameter_length(self, k: int, n: int) -> float:
-        """Return 0: the parameters are coded together with the features."""
+        """Return 0, since `totals` includes the code of the frequencies; see `FeatureLengths`."""
         return 0.0
 
     def cost_model(self, z: np.ndarray) -> ClusterCosts:
-        """Lengths of new samples at smoothed frequencies; see `FeatureLengths`."""
+        """Return a function that computes the lengths of new samples at smoothed frequencies.
+
+        See `FeatureLengths`.
+        """
         tables = np.stack([table.counts(z[units]) for units, table in self._tables])
         # A new group has the frequencies of all groups together.
         tables = np.append(tables, tables.sum(0, keepdims=True), 0) + 0.5

@@ -1,17 +1,18 @@
 r"""Gibbs updates of the effects of known groups in continuous views.
 
 The features of sample i in group g and cluster k of a view are
-:math:`x_i = \mu_k + \gamma_g + \epsilon_i`, with :math:`\epsilon_i \sim N(0, \Sigma_k)`, the
-conjugate prior of `nrprob.statistics.codes.NormalWishart` for the clusters, and
-:math:`\gamma_g \sim N(0, \tau^2 I)`. Given the effects, the target of the labels has the statistics
-of :math:`x_i - \gamma_g`. Given the labels, an update has these steps:
+:math:`x_i = \mu_k + \gamma_g + \epsilon_i`, with errors :math:`\epsilon_i \sim N(0, \Sigma_k)` and
+effects :math:`\gamma_g \sim N(0, \tau^2 I)`. The mean :math:`\mu_k` and covariance
+:math:`\Sigma_k` of a cluster have the conjugate prior of `nrprob.statistics.codes.NormalWishart`.
+Given the effects, the target of the labels has the statistics of :math:`x_i - \gamma_g`. Given the
+labels, an update has these steps:
 
 1. Sample the precisions :math:`\Lambda_k = \Sigma_k^{-1}` and means :math:`\mu_k`.
 2. Sample the effects. Group g and cluster k have :math:`n_{gk}` samples with the sum
    :math:`s_{gk}`. The effects are Gaussian with precision :math:`P_g = I / \tau^2 + \sum_k n_{gk}
    \Lambda_k` and mean :math:`P_g^{-1} b_g`, :math:`b_g = \sum_k \Lambda_k (s_{gk} - n_{gk} \mu_k)`.
-3. Sample a vector that is added to all effects and subtracted from all means. The likelihood does
-   not depend on this vector, which changes slowly in steps 1 and 2.
+3. Sample a vector, add it to all effects and subtract it from all means. The likelihood does not
+   depend on this vector. With steps 1 and 2 alone, such a common shift would mix slowly.
 4. Sample :math:`\tau` from a grid.
 
 The precisions and means are then discarded. There are n samples, G groups, K clusters and d
@@ -33,11 +34,11 @@ from nrprob.statistics.matrices import whitener
 
 
 class Clusters(NamedTuple):
-    """Parameters of Gaussian clusters.
+    """Sampled parameters of K Gaussian clusters with d features.
 
     Attributes
     ----------
-    precision : (K, d, d) precisions, or their diagonals (K, d)
+    precision : (K, d, d) precision matrices, or (K, d) diagonals of diagonal precision matrices
     mean : (K, d) means
     """
 
@@ -46,14 +47,18 @@ class Clusters(NamedTuple):
 
 
 def code_of(view: Target) -> NormalWishart:
-    """Code of the features of a continuous view."""
+    """Code of the features of a continuous view, which has the hyperparameters of the clusters."""
     code = view.terms[0].cost
     assert isinstance(code, NormalWishart)
     return code
 
 
 def subtract_effects(view: Target, effects: jax.Array) -> Target:
-    """View with effects (G, d or more) of the known groups subtracted from its features."""
+    """Target of a view after effects of the known groups are subtracted from its features.
+
+    ``effects`` (G, d or more) are the effects of G groups; columns beyond the d features of the
+    view are ignored.
+    """
     code = code_of(view)
     d = code.n_features
     x = view.x[:, :d] - effects[view.group, :d]
@@ -62,19 +67,22 @@ def subtract_effects(view: Target, effects: jax.Array) -> Target:
 
 
 def effect_length(effects: jax.Array, scale: jax.Array, n_features: int) -> jax.Array:
-    """Minus the log density of effects (G, d or more), with standard deviation ``scale``.
+    """Minus the log prior density of the effects of known groups.
 
-    ``n_features`` is d.
+    ``effects`` (G, d or more) are the effects of G groups, and ``scale`` is their prior standard
+    deviation. Columns beyond d = ``n_features`` are ignored.
     """
     effects = effects[:, :n_features]
     return 0.5 * effects.size * jnp.log(2 * jnp.pi * scale**2) + 0.5 * (effects**2).sum() / scale**2
 
 
 def sample_clusters(code: NormalWishart, cells: jax.Array, key: jax.Array) -> Clusters:
-    """Sample precisions and means of clusters with statistics (K, p); see step 1.
+    """Sample precisions and means of K clusters from their posterior; see step 1 of the module.
 
-    The precision is :math:`B B^T` for B = w' A, the whitener w of the posterior scatter, and the
-    lower triangular A of Bartlett's decomposition of a Wishart matrix.
+    ``cells`` (K, p) are the statistics of the clusters, sums over their samples. The precision is
+    :math:`B B^T` for :math:`B = w^T A`. The whitener w is the inverse of the Cholesky factor of the
+    posterior scatter. A is the lower triangular factor of Bartlett's decomposition of a Wishart
+    matrix.
     """
     k, d = len(cells), code.n_features
     normal_key, chi_key, mean_key = jax.random.split(key, 3)
@@ -97,9 +105,10 @@ def sample_clusters(code: NormalWishart, cells: jax.Array, key: jax.Array) -> Cl
 
 
 def _sample_gaussian(precision: jax.Array, b: jax.Array, key: jax.Array) -> jax.Array:
-    """Sample Gaussian vectors (..., d) with precision P and mean P^-1 b.
+    """Sample Gaussian vectors (..., d) with precision matrices P and means P^-1 b.
 
-    P has the shape (..., d, d), or (..., d) if it is diagonal.
+    ``precision`` is P (..., d, d), or the diagonals (..., d) of diagonal P; ``b`` has shape
+    (..., d).
     """
     noise = jax.random.normal(key, b.shape)
     if precision.ndim == b.ndim:
@@ -109,7 +118,10 @@ def _sample_gaussian(precision: jax.Array, b: jax.Array, key: jax.Array) -> jax.
 
 
 def _multiply(precision: jax.Array, x: jax.Array) -> jax.Array:
-    """Products (..., K, d) of precisions of K clusters and vectors (..., K, d)."""
+    """Products (..., K, d) of the precision matrices of K clusters and vectors x (..., K, d).
+
+    ``precision`` (K, d, d) are the matrices, or (K, d) the diagonals of diagonal matrices.
+    """
     if precision.ndim == 2:
         return precision * x
     return jnp.einsum("kij,...kj->...ki", precision, x)
@@ -119,20 +131,23 @@ def sample_effects(
     view: Target, z: jax.Array, effects: jax.Array, scale: jax.Array, scales: jax.Array,
     key: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """Sample the effects of a view and their scale, given the labels.
+    """Sample the effects of the known groups in one view, and their standard deviation.
+
+    The function makes steps 1 to 4 of the module, given the labels.
 
     Parameters
     ----------
     view : target with the original features, at the sampled hyperparameters of the clusters
-    z : (n,) labels
-    effects : (G, d) effects
-    scale : index of the standard deviation of the effects in the grid ``scales`` (T,)
+    z : (n,) labels of the samples
+    effects : (G, d) current effects of the groups
+    scale : current index of the standard deviation of the effects in the grid
+    scales : (T,) grid of standard deviations
     key : random key
 
     Returns
     -------
-    effects : (G, d) effects
-    scale : index of the standard deviation of the effects
+    effects : (G, d) sampled effects
+    scale : sampled index of the standard deviation
     """
     code, n_groups = code_of(view), view.n_groups
     d = code.n_features

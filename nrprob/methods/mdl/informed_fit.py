@@ -35,7 +35,20 @@ def make_features(
     x: np.ndarray, unit: np.ndarray, groups: np.ndarray, k: int, *, features: str,
     covariance: str, weight: float, bounds: tuple[float, float], shared: bool, centres_coded: bool,
 ) -> FeatureLengths:  # fmt: skip
-    """Make the lengths of the features of one view; see `nrprob.methods.mdl.feature_lengths`."""
+    """Make the description length of the features of one view.
+
+    `nrprob.methods.mdl.feature_lengths` defines the classes of the result and their parameters.
+
+    Parameters
+    ----------
+    x, unit, groups, k : features (n, d), units and known groups (n,) of the samples, and largest
+        number of clusters
+    features : "gaussian", "bernoulli" or "multinomial"
+    covariance : "isotropic", "diagonal", "full" or "full_cluster", for gaussian features
+    weight, bounds : factor of the squared distances, and bounds of the scale or of the variances
+    shared, centres_coded : whether all isotropic clusters share one scale, and whether the length
+        includes the means of isotropic clusters
+    """
     if features != "gaussian":
         return CountLengths(x, unit, groups, k, features)
     if covariance == "full_cluster":
@@ -48,11 +61,17 @@ def make_features(
 def choose_covariance(
     covariance: str, sigma: str, geometry: str, *, selected: bool, grouped: bool
 ) -> str:
-    """Covariance of continuous features, from the parameter ``covariance``.
+    """Name of the form of covariances that the parameters of an estimator select.
 
-    ``sigma`` and ``geometry`` are parameters of published codes, which have isotropic clusters.
-    ``selected`` states whether a number of clusters is selected, and ``grouped`` whether there are
-    known groups.
+    ``covariance``, ``sigma`` and ``geometry`` are parameters of `nrprob.MDLMultiView` or
+    `nrprob.MDLConstrained`. The codes for ``sigma="cluster"`` and ``geometry="exp"`` have isotropic
+    clusters. ``selected`` states whether a number of clusters is selected, and ``grouped`` whether
+    there are known groups.
+
+    Raises
+    ------
+    ValueError
+        If the parameters contradict each other, or if ``sigma="cluster"`` with known groups.
     """
     if sigma == "cluster" and grouped:
         raise ValueError(
@@ -74,23 +93,28 @@ def initial_labels(
     length: InformedLength, n_init: int, random: np.random.RandomState,
     classes: np.ndarray | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Initial labels (n, V), from one cluster, the means of classes, and k-means++ centres.
+    """Initial labels (n, V) of all restarts.
 
-    One cluster is a start only if the search selects a number of clusters; k-means++ then gets a
-    random number. k-means++ uses the features of all views together in every second start, and each
-    view alone in the other starts.
+    A restart begins with one cluster, with the means of the known classes, or with k-means++
+    centres. If the search selects a number of clusters, the first restart has one cluster, and
+    k-means++ gets random numbers of clusters. k-means++ uses the features of all views together in
+    every second restart, and of each view alone in the remaining restarts.
 
     Parameters
     ----------
-    length : description length
-    n_init : number of starts
+    length : description length of the labels of all views
+    n_init : number of restarts
     random : source of random numbers
-    classes : (n,) classes of the samples, -1 if unknown; None without classes
+    classes : (n,) known classes of the samples, -1 if unknown; None without classes
+
+    Returns
+    -------
+    list of labels (n, V); initial labels that cannot satisfy the hard cannot-links are left out
 
     Raises
     ------
     ValueError
-        If no start satisfies the hard cannot-links.
+        If no initial labels are found that satisfy the hard cannot-links.
     """
     target, views = length.target, range(length.n_views)
     tables = [f.mean[target.unit] if v == 0 else f.mean for v, f in enumerate(length.features)]
@@ -129,21 +153,28 @@ def initial_labels(
 
 
 def _distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Squared distances (n, K) from centres (K, d), up to a constant per sample."""
+    """Squared distances (n, K) of samples x (n, d) from K centres (K, d).
+
+    A constant per sample, its squared norm, is left out.
+    """
     return (centres**2).sum(1) - 2 * x @ centres.T
 
 
 def _seed_distances(x: np.ndarray, k: int, random: np.random.RandomState) -> np.ndarray:
-    """Squared distances (n, K) from ``k`` k-means++ centres."""
+    """Squared distances (n, K) of samples x (n, d) from K k-means++ centres, as in `_distances`.
+
+    K is ``k``, or the number of distinct samples if that is smaller.
+    """
     k = min(k, len(np.unique(x, axis=0)))
     return _distances(x, kmeans_plusplus(x, k, random_state=random)[0])
 
 
 def _assign(length: InformedLength, distances: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Assign samples to near centres, subject to the hard constraints; return labels (n, V).
+    """Assign samples to the nearest centres in every view; return labels (n, V).
 
-    ``distances`` has an array (n, K) per view. Samples of a unit share a cluster of the first view.
-    The result is None if no labels are known that satisfy the cannot-links.
+    In the first view, the labels satisfy the hard constraints. The result is None if the function
+    finds no labels that satisfy the cannot-links. ``distances`` has, for every view, squared
+    distances (n, K) of the samples from the centres.
     """
     target = length.target
     labels = np.stack([cost.argmin(1) for cost in distances], 1)
@@ -163,21 +194,26 @@ def search_labels(
     length: InformedLength, starts: Sequence[np.ndarray], tol: float, max_rounds: int,
     progress: Callable[[int, float], None] = lambda i, total: None, n_improved: int | None = None,
 ) -> tuple[SearchResult, list[SearchResult]]:  # fmt: skip
-    """Search from all starts, improve the shortest results by chains, and return the shortest.
+    """Search from the initial labels of all restarts, and return the shortest result.
+
+    By default, every restart makes moves and proposals without chains of moves; the shortest
+    results are then improved with chains of moves. With ``n_improved``, every restart makes single
+    moves only; proposals and chains of moves then start from the shortest results.
 
     Parameters
     ----------
-    length : description length; on return, its forest and effects are those of the best labels
-    starts : initial labels (n, V)
-    tol : smallest decrease of the length, in nats, that counts
+    length : description length of the labels of all views; on return, its forest and its effects of
+        known groups are fitted to the best labels
+    starts : for every restart, initial labels (n, V)
+    tol : smallest decrease of the length, in nats, that counts as an improvement
     max_rounds : maximum numbers of accepted steps and proposals; see `InformedSearch`
-    progress : function of the number of finished starts and of the shortest length
-    n_improved : number of results of single moves from which proposals are made; by default, all
+    progress : function that is called with the number of finished restarts and the shortest length
+    n_improved : number of shortest results from which proposals are made; None for the default
 
     Returns
     -------
-    best : the shortest result
-    results : results of all starts
+    best : shortest result
+    results : results of all restarts
     """
     search = InformedSearch(length, tol, max_rounds)
     results: list[SearchResult] = []
@@ -210,10 +246,19 @@ def search_labels(
 def cluster_moments(
     x: np.ndarray, z: np.ndarray, k: int, groups: np.ndarray, cost: ClusterCosts
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means (K, d) of the clusters without the effects of the groups, and scales (K,).
+    """Means and scales of the clusters of one view, after subtraction of known-group effects.
 
-    An empty cluster has the mean of all samples. The scales are mean squared distances from the
-    means, or the scales of ``cost`` if clusters are isotropic.
+    Parameters
+    ----------
+    x, z, k : features (n, d), labels (n,) and number K of clusters
+    groups : (n,) known group of every sample
+    cost : function with the fitted parameters of the clusters
+
+    Returns
+    -------
+    means : (K, d) means of the clusters; the mean of all samples for an empty cluster
+    scales : (K,) mean squared distances of the samples from their cluster means; fitted scales if
+        clusters are isotropic
     """
     if isinstance(cost, GaussianCosts) and groups.any():
         x = x - cost.effects[groups]
@@ -227,10 +272,10 @@ def cluster_moments(
 
 
 def words_saved(length: InformedLength, labels: np.ndarray) -> np.ndarray:
-    """Nats (V,) that the joint code of labels (n, V) saves, compared with a view coded separately.
+    """Nats (V,) that the joint code of the labels (n, V) saves for each of V views.
 
-    The separate code of the labels of one view is added to the shortest joint code of the labels of
-    all other views.
+    Without the joint code, the labels of the view are coded by themselves, and the labels of all
+    other views by their shortest joint code. ``length`` determines the joint code.
     """
     n_views = length.n_views
     if n_views == 1:
@@ -252,7 +297,10 @@ def words_saved(length: InformedLength, labels: np.ndarray) -> np.ndarray:
 
 
 def residual_correlations(residuals: Sequence[np.ndarray]) -> np.ndarray:
-    """Largest canonical correlations (V, V) of the residuals (n, d) of every two views."""
+    """Largest canonical correlation (V, V) between the residuals of every two of V views.
+
+    ``residuals`` has an array (n, d) per view; d may differ by view.
+    """
     n_views = len(residuals)
     bases = []
     for x in residuals:

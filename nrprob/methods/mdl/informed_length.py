@@ -5,13 +5,14 @@ The labels z_v of n samples in V views minimise
 .. math:: L(z_1, ..., z_V) = \sum_v F_v(z_v) + W(z_1, ..., z_V) + Y(z_1)
 
 F_v is the length of the features of view v and of their parameters. W is the length of the labels,
-which are coded jointly, subject to pairs. Y is the length of the known classes given the clusters
-of the first view.
-An unknown number of clusters K_v adds log K_max. All lengths are in nats.
+which are coded jointly, subject to must-links and cannot-links. Y is the length of the known
+classes given the clusters of the first view. If the number of clusters of a view is selected from 1
+to K_max, F_v includes log K_max. All lengths are in nats.
 
-Host code in NumPy and float64. Pairs and classes refer to the first view. The units of the first
-view are must-link components; the units of all other views are samples. *Words* are code words of
-labels, one per unit; see `nrprob.methods.mdl.label_codes`. C units are in K clusters.
+Host code in NumPy and float64. Pairs and classes refer to the first view. A *unit* has one label:
+the units of the first view are must-link components, and the units of all other views are samples.
+*Words* are code words of labels, one per unit; see `nrprob.methods.mdl.label_codes`. C units of a
+view are in K clusters.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class Target:
 
     Attributes
     ----------
-    unit : (n,) unit of every sample: its must-link component
-    words : words under cannot-links or soft pairs; None without them
+    unit : (n,) must-link component of every sample; the code calls components units
+    words : code words of the labels under cannot-links or soft pairs; None without such pairs
     classes : (n,) known class of every sample, -1 if unknown; None without classes
-    groups : (n,) known groups, if the labels are coded given the known groups; otherwise None
+    groups : (n,) known group of every sample; None unless labels are coded given the known groups
     limits : limits on the numbers of samples per cluster; None without limits
-    complexities : (K + 1,) parametric complexities of the labels by their number of clusters, if
-        the labels are coded given limits; otherwise None
+    complexities : (K + 1,) parametric complexities of labels in 0, 1, ..., K clusters within the
+        limits; None unless labels are coded given the limits
     """
 
     unit: np.ndarray
@@ -68,18 +69,19 @@ class Target:
 
 @dataclass
 class InformedLength:
-    """Description length of labels (n, V), and its parts that depend on one or two views.
+    """Description length L of the labels (n, V) of n samples in V views, and the parts of L.
 
     Attributes
     ----------
     features : lengths of the features of every view
     sizes : largest number of clusters of every view
-    counts_used : for every view, whether K_v is the number of clusters with samples; otherwise K_v
-        is given by ``sizes``
-    code : joint code of the labels: "table", "forest" or "independent"
+    counts_used : for every view, whether the code has words for the clusters with samples only; if
+        False, the code has words for the number of clusters in ``sizes``
+    code : joint code of the labels: "table", "forest" or "independent"; see
+        `nrprob.methods.mdl.label_forests`
     target : side information about the clusters of the first view
     constant : part of the length that does not depend on the labels
-    parents : (V,) parent of every view in the forest, -1 for roots; see `refit`
+    parents : (V,) parent of every view in the forest, -1 for roots; `refit` sets the parents
     """
 
     features: Sequence[FeatureLengths]
@@ -97,15 +99,18 @@ class InformedLength:
     # Labels
 
     def unit_labels(self, v: int, labels: np.ndarray) -> np.ndarray:
-        """Labels of the units of a view, from labels (n, V) of the samples."""
+        """Labels (C,) of the units of view ``v``, from labels (n, V) of the samples.
+
+        Units are must-link components in the first view, and samples in all other views.
+        """
         return labels[self.target.first, 0] if v == 0 else labels[:, v]
 
     def sample_labels(self, v: int, z: np.ndarray) -> np.ndarray:
-        """Labels (..., n) of the samples in a view, from labels (..., C) of its units."""
+        """Labels (..., n) of the samples in view ``v``, from labels z (..., C) of its units."""
         return z[..., self.target.unit] if v == 0 else z
 
     def n_clusters(self, v: int, labels: np.ndarray) -> int:
-        """Number K_v of clusters that the code has words for."""
+        """Number K_v of clusters of view ``v`` that the code of labels (n, V) has words for."""
         return int(np.unique(labels[:, v]).size) if self.counts_used[v] else self.sizes[v]
 
     def _table(self, u: int, v: int, labels: np.ndarray) -> np.ndarray:
@@ -116,13 +121,17 @@ class InformedLength:
     # Lengths
 
     def word_complexity(self, k: int) -> float:
-        """Parametric complexity of the words of the first view, for ``k`` clusters."""
+        """Parametric complexity of the labels of the units of the first view in ``k`` clusters."""
         if self.target.complexities is not None:
             return float(self.target.complexities[max(k, 1)])
         return float(multinomial_complexity(max(k, 1), self.target.n_units))
 
     def root(self, v: int, labels: np.ndarray) -> float:
-        """Length of the labels of a view by themselves, or given the known groups."""
+        """Length of the labels of view ``v`` as a root: without the labels of other views.
+
+        ``labels`` (n, V) are the labels of all views. If labels are coded given the known groups,
+        the length of the labels of the first view is conditional on the groups.
+        """
         k, target = self.n_clusters(v, labels), self.target
         if v:
             return root_length(np.bincount(labels[:, v]), k)
@@ -134,7 +143,10 @@ class InformedLength:
         return root_length(np.bincount(z), 1) + self.word_complexity(k)
 
     def _group_table(self, z: np.ndarray) -> np.ndarray:
-        """Numbers (G, K) of units by group and cluster."""
+        """Numbers (G, K) of units of the first view by known group and cluster.
+
+        z (C,) are the clusters of the units.
+        """
         assert self.target.groups is not None
         groups = self.target.groups[self.target.first]
         table = np.zeros((int(groups.max()) + 1, self.sizes[0]))
@@ -142,18 +154,21 @@ class InformedLength:
         return table
 
     def known_dependence(self, labels: np.ndarray, groups: np.ndarray) -> float:
-        """Nats by which known ``groups`` (n,) shorten the labels of the first view."""
+        """Nats by which the code of the labels of the first view is shorter given known groups.
+
+        ``labels`` (n, V) are the labels of all views, and ``groups`` (n,) the known groups.
+        """
         table = np.zeros((int(groups.max()) + 1, self.sizes[0]))
         np.add.at(table, (groups, labels[:, 0]), 1)
         k = self.n_clusters(0, labels)
         return edge_length(table.sum(0, keepdims=True), k) - edge_length(table, k)
 
     def edge(self, u: int, v: int, labels: np.ndarray) -> float:
-        """Length of the labels of view v given the labels of view u."""
+        """Length of the labels of view v given the labels of view u, from labels (n, V)."""
         return edge_length(self._table(u, v, labels), self.n_clusters(v, labels))
 
     def word_length(self, labels: np.ndarray) -> float:
-        """Length W of the labels (n, V)."""
+        """Length W of the joint code of the labels (n, V) of all views."""
         if self.code == "table":
             counts = np.unique(labels, axis=0, return_counts=True)[1]
             cells = math.prod(self.n_clusters(v, labels) for v in range(self.n_views))
@@ -163,7 +178,10 @@ class InformedLength:
     def forest_length(
         self, labels: np.ndarray, parents: np.ndarray, without: int | None = None
     ) -> float:
-        """Length of the labels (n, V) for ``parents`` (V,); one view may be left out."""
+        """Length of the labels (n, V) under the forest with ``parents`` (V,).
+
+        If ``without`` is not None, the labels of this view are left out.
+        """
         views = [v for v in range(self.n_views) if v != without]
         parts = [
             self.root(v, labels) if parents[v] < 0 else self.edge(int(parents[v]), v, labels)
@@ -172,25 +190,31 @@ class InformedLength:
         return sum(parts) + (forest_choice(len(views)) if self.code == "forest" else 0.0)
 
     def class_length(self, labels: np.ndarray) -> float:
-        """Length Y of the known classes given the clusters of the first view."""
+        """Length Y of the known classes given the clusters of the first view.
+
+        ``labels`` (n, V) are the labels of all views. The length is 0 without classes.
+        """
         if self.target.classes is None:
             return 0.0
         return self._class_table().total(self.unit_labels(0, labels))
 
     def feature_length(self, v: int, labels: np.ndarray) -> float:
-        """Length F_v of the features and parameters of a view."""
+        """Length F_v of the features and parameters of view ``v``, given labels (n, V)."""
         k = self.n_clusters(v, labels)
         length = float(self.features[v].totals(self.unit_labels(v, labels)[None])[0])
         choice = math.log(self.sizes[v]) if self.counts_used[v] else 0.0
         return length + self.features[v].parameter_length(k, self.n) + choice
 
     def total(self, labels: np.ndarray) -> float:
-        """Description length L of labels (n, V)."""
+        """Description length L in nats of labels (n, V) of n samples in V views."""
         length = sum(self.feature_length(v, labels) for v in range(self.n_views))
         return length + self.word_length(labels) + self.class_length(labels) + self.constant
 
     def refit(self, labels: np.ndarray) -> None:
-        """Fit the forest to labels (n, V); for covariances per cluster, also the group effects."""
+        """Find the shortest forest for labels (n, V).
+
+        In views with a covariance per cluster, also estimate the effects of the known groups.
+        """
         for v, features in enumerate(self.features):
             if isinstance(features, ClusterCovarianceLengths):
                 features.fit_effects(self.unit_labels(v, labels))
@@ -198,7 +222,10 @@ class InformedLength:
             self.parents = self.shortest_parents(labels)
 
     def shortest_parents(self, labels: np.ndarray, without: int | None = None) -> np.ndarray:
-        """Parents (V,) in the shortest forest for labels (n, V); one view may be left out."""
+        """Parents (V,) of the views in the shortest forest for labels (n, V); -1 for roots.
+
+        If ``without`` is not None, this view is left out of the forest.
+        """
         views = [v for v in range(self.n_views) if v != without]
         roots = np.array([self.root(v, labels) for v in views])
         edges = np.array(
@@ -221,7 +248,11 @@ class InformedLength:
         return CountTable(compositions, self.sizes[0], np.array([n_classes]))
 
     def target_changes(self, v: int, labels: np.ndarray) -> np.ndarray | float:
-        """Changes (C, K) of the code of the classes; infinite where cannot-links forbid a move."""
+        """Change (C, K) of the code of the classes if one unit of view ``v`` moves to a cluster.
+
+        ``labels`` (n, V) are the labels before the move. The change is infinite if cannot-links
+        forbid the move. It is 0 for views other than the first.
+        """
         target = self.target
         if v or (target.classes is None and target.words is None):
             return 0.0
@@ -237,9 +268,10 @@ class InformedLength:
     def _parts(
         self, v: int, labels: np.ndarray, skipped: int | None = None
     ) -> tuple[list, LinkedWords | SoftWords | None, np.ndarray]:
-        """Tables, words and charges of a `ViewObjective`.
+        """Tables, words and charges of the `ViewObjective` of view ``v``.
 
-        The counts of pairs of clusters of the views ``v`` and ``skipped`` are left out.
+        ``labels`` (n, V) are the labels of all views. View ``skipped`` moves together with view
+        ``v``: the numbers of samples in pairs of clusters of these two views are left out.
         """
         target, k_max = self.target, self.sizes[v]
         used = np.maximum(np.arange(k_max + 1), 1) if self.counts_used[v] else None
@@ -309,7 +341,11 @@ class InformedLength:
     def view_objective(
         self, v: int, labels: np.ndarray, skipped: int | None = None
     ) -> ViewObjective:
-        """Objective of the labels of one view; the forest and all other labels are fixed."""
+        """Objective of the labels of view ``v``, with the forest and all other labels fixed.
+
+        ``labels`` (n, V) are the labels of all views. If view ``skipped`` moves together with view
+        ``v``, the objective leaves out the numbers of samples in pairs of clusters of these views.
+        """
         tables, words, charges = self._parts(v, labels, skipped)
         limits = self.target.limits if v == 0 else None
         return ViewObjective(self.features[v], self.sizes[v], words, tables, charges, limits)

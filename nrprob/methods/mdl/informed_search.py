@@ -1,8 +1,8 @@
 """Local search for the labels of several views that minimise one description length.
 
 Every accepted step lowers the description length. The search uses no random numbers. There are n
-samples and V views. C units are in K clusters of a view; see `informed_length`. Host code in NumPy
-and float64.
+samples and V views. In a view, C units are in K clusters: the units of the first view are must-link
+components, and the units of all other views are samples. Host code in NumPy and float64.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from nrprob.statistics.groups import group_sums
 from nrprob.statistics.squared_distances import cluster_sums
 
 _MOST_MOVES = 20_000_000  # up to this number of samples times cells, samples move between cells
-_MOST_CHAINED = 1_000_000  # up to this number, chains of moves between cells are made
+_MOST_CHAINED = 1_000_000  # up to this number of samples times cells, these moves form chains
 
 
 class SearchResult(NamedTuple):
-    """Result of a search.
+    """Labels that a local search found, and their description length.
 
     Attributes
     ----------
-    labels : (n, V) labels
-    total : description length
+    labels : (n, V) labels of n samples in V views
+    total : description length of the labels in nats
     trace : description length after every accepted step
     converged : whether no further step shortens the description
     """
@@ -41,17 +41,18 @@ class SearchResult(NamedTuple):
 
 
 class CellObjective:
-    """Objective of moves of samples jointly in several views, with the labels of other views fixed.
+    """Objective of moves that change the labels of a sample jointly in several views.
 
-    A *cell* is a combination of clusters, one of each of these views; samples move between cells.
-    The class implements `nrprob.engines.optimise.move_chains.MoveObjective`. q samples may move:
-    samples that share a unit with other samples do not move. Moves that change a selected number of
-    clusters are left out, since the codes of all views depend on this number.
+    The labels of all other views are fixed. A *cell* is a combination of clusters, one of each of
+    the joint views; samples move between cells. The class implements
+    `nrprob.engines.optimise.move_chains.MoveObjective`. q samples may move; must-linked samples do
+    not move. Moves that change a selected number of clusters are left out, since the codes of all
+    views depend on this number.
 
     Parameters
     ----------
-    length : description length
-    views : indices of the views
+    length : description length of the labels of all views
+    views : indices of the joint views
     labels : (n, V) current labels
     """
 
@@ -70,11 +71,11 @@ class CellObjective:
         self._fixed = np.bincount(self.cells(labels)[fixed], minlength=self._clusters.shape[1])
 
     def cells(self, labels: np.ndarray) -> np.ndarray:
-        """Cells (n,) of labels (n, V)."""
+        """Index (n,) of the cell of every sample, from labels (n, V)."""
         return np.ravel_multi_index(tuple(labels[:, self._views].T), self.sizes)
 
     def labels(self, z: np.ndarray) -> np.ndarray:
-        """Labels (n, V) of cells (q,) of the samples that may move."""
+        """Labels (n, V) of all samples, from cells z (q,) of the samples that may move."""
         labels = self._labels.copy()
         labels[self.samples[:, None], np.array(self._views)] = self._clusters[:, z].T
         return labels
@@ -83,7 +84,10 @@ class CellObjective:
         return self._length.unit_labels(self._views[i], labels)
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Description lengths (m,) of m choices of cells (m, q), up to a constant."""
+        """Description lengths (m,), up to a constant, for m choices of the cells z (m, q).
+
+        q samples may move; all other samples keep their cells.
+        """
         count = self._fixed + cluster_sums(z, np.ones(z.shape[1]), self._clusters.shape[1])
         result = -xlogy(count, count).sum(1)
         labels = [self.labels(cells) for cells in z]
@@ -92,7 +96,10 @@ class CellObjective:
         return result
 
     def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
-        """Change (m, q, cells) of the length if one sample moves to another cell."""
+        """Change (m, q, cells) of `totals` if one of q samples moves to a cell.
+
+        ``z`` (m, q) are m choices of the cells before the move; see `MoveObjective.differences`.
+        """
         return np.stack([self._differences(cells, relaxed) for cells in z])
 
     def _differences(self, z: np.ndarray, relaxed: bool) -> np.ndarray:
@@ -115,11 +122,18 @@ class CellObjective:
         return result
 
     def violations(self, z: np.ndarray) -> np.ndarray | None:
-        """Return None: fits of several views have no limits on sizes."""
+        """Return None, since fits of several views have no limits on cluster sizes.
+
+        See `MoveObjective.violations`.
+        """
         return None
 
     def together(self, units: np.ndarray) -> np.ndarray:
-        """Select samples that may move at the same time, from ``units`` in order of preference."""
+        """Select samples that may move at the same time.
+
+        ``units`` are indices among the q samples that may move, in order of preference. Hard
+        cannot-links connect no two of the selected samples.
+        """
         if 0 not in self._views:
             return units
         index = self._length.target.unit[self.samples]
@@ -130,19 +144,22 @@ class CellObjective:
 def tree_messages(
     length: InformedLength, root: int, labels: np.ndarray, changes: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Best labels of every unit in all views of a tree, under the current shares of clusters.
+    """Find the best labels of every unit jointly in all views of one tree of the forest.
+
+    Min-sum messages minimise an approximate description length: the code words of the labels have
+    lengths by the current frequencies of the clusters.
 
     Parameters
     ----------
-    length : description length
-    root : root of the tree
+    length : description length of the labels of all views
+    root : index of the view that is the root of the tree
     labels : (n, V) current labels
-    changes : for every view, changes (C, K) of the length of the features by single moves
+    changes : for every view, changes (C, K) of the length of the features by moves of one unit
 
     Returns
     -------
-    labels : (n, V) best labels; views outside of the tree are unchanged
-    gain : (C,) decrease of the approximate length, for every unit of the root
+    labels : (n, V) best labels; the labels of views outside of the tree are unchanged
+    gain : (C,) decrease of the approximate length if one unit of the root view gets its best labels
     """
     rows = np.arange(length.n)
     unit = length.target.unit if root == 0 else rows
@@ -150,7 +167,7 @@ def tree_messages(
     edges = np.zeros(length.n)  # costs of the current labels of all views below the root
 
     def costs_below(v: int) -> np.ndarray:
-        """Costs (n, K) of the clusters of view v, with the best labels of the views below v."""
+        """Costs (n, K) of the clusters of view v, with the best labels of all descendants of v."""
         cost = np.zeros((length.n, length.sizes[v]))
         for w in np.flatnonzero(length.parents == v).tolist():
             table = np.zeros((length.sizes[v], length.sizes[w]))
@@ -181,21 +198,24 @@ def tree_messages(
 
 
 class InformedSearch:
-    """Search for the shortest description from given labels.
+    """Local search for labels of several views with the shortest description.
 
     Parameters
     ----------
-    length : description length
-    tol : smallest decrease, in nats, that counts
-    max_rounds : maximum number of accepted steps, after which `improve` stops at the end of a round
-        over the views; also the maximum number of accepted proposals within a step
+    length : description length of the labels of all views
+    tol : smallest decrease of the length, in nats, that counts as an improvement
+    max_rounds : `improve` stops at the end of a pass over all views, once more steps than this
+        number are accepted. Also the maximum number of accepted proposals in a view within a step
     """
 
     def __init__(self, length: InformedLength, tol: float, max_rounds: int):
         self.length, self.tol, self.max_rounds = length, tol, max_rounds
 
     def _joint_views(self) -> list[tuple[int, ...]]:
-        """Sets of views in which samples move jointly."""
+        """Sets of views in which samples move jointly, as tuples of indices.
+
+        A set has all views for the code by one table, or a view and its parent in the forest.
+        """
         length = self.length
         if length.n_views == 1 or length.code == "independent":
             return []
@@ -209,7 +229,11 @@ class InformedSearch:
         ]
 
     def descend(self, labels: np.ndarray) -> tuple[np.ndarray, float]:
-        """Move single units, in one view or jointly in several views; return labels and length."""
+        """Move single units from labels (n, V) while that shortens the description.
+
+        Units move in one view, or jointly in several views. The method returns the labels (n, V)
+        and their description length.
+        """
         length = self.length
         length.refit(labels)
         total = length.total(labels)
@@ -234,9 +258,10 @@ class InformedSearch:
     def _move_through_trees(self, labels: np.ndarray) -> np.ndarray:
         """Move units jointly in all views of a tree, while that shortens the description.
 
-        Min-sum messages give the best labels of every unit under the current shares of clusters.
-        The first 1, 2, 4, ... units, in the order of their gains, get these labels; exact lengths
-        decide.
+        The trees are the trees of the forest over the views. `tree_messages` gives approximately
+        best labels of every unit, and the gains. The first 1, 2, 4, ... units, in the order of
+        their gains, get these labels. The number of units with the smallest exact description
+        length is accepted. Labels have shape (n, V).
         """
         length = self.length
         if length.code != "forest" or (length.parents < 0).all():
@@ -270,9 +295,10 @@ class InformedSearch:
     def improve(
         self, labels: np.ndarray, *, splits: bool = True, chains: bool = True
     ) -> SearchResult:
-        """Make moves and accept proposals until no proposal shortens the description.
+        """Improve labels (n, V) by moves and proposals, until no proposal shortens the description.
 
-        Proposals are merges; with ``splits`` also splits, and with ``chains`` chains of moves.
+        Proposals merge clusters. With ``splits``, they also split, exchange and redivide clusters,
+        or adopt other labelings; with ``chains``, they also make chains of moves.
         """
         labels, total = self.descend(labels)
         trace, converged, rounds = [total], True, 0
@@ -303,10 +329,14 @@ class InformedSearch:
     def _improve_view(
         self, v: int, labels: np.ndarray, splits: bool, chains: bool
     ) -> tuple[np.ndarray | None, bool]:
-        """Improve the labels of one view by proposals.
+        """Improve the labels of view ``v`` by proposals, from labels (n, V) of all views.
 
-        Returns new labels (n, V), or None if no proposal shortens the description, and whether the
-        search in this view has converged.
+        ``splits`` and ``chains`` select the types of proposals, as in `improve`.
+
+        Returns
+        -------
+        labels : (n, V) new labels, or None if no proposal shortens the description
+        converged : whether the search in this view has converged
         """
         length = self.length
         objective = length.view_objective(v, labels)
@@ -333,9 +363,14 @@ class InformedSearch:
         return new, converged
 
     def _chain_cells(self, labels: np.ndarray) -> tuple[np.ndarray | None, bool]:
-        """Make one chain of moves between cells, which are joint moves in several views.
+        """Make one chain of moves of samples between cells, from labels (n, V).
 
-        Returns new labels (n, V), or None if no chain shortens the description, and True.
+        A move between cells changes the labels of a sample jointly in several views.
+
+        Returns
+        -------
+        labels : (n, V) new labels, or None if no chain shortens the description
+        converged : True
         """
         for views in self._joint_views():
             if self.length.n * math.prod(self.length.sizes[v] for v in views) > _MOST_CHAINED:

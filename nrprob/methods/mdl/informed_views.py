@@ -1,4 +1,7 @@
-"""Multi-view clustering with known groups, pairs, labels, and selected numbers of clusters."""
+"""Multi-view clustering with side information, and with selected numbers of clusters.
+
+Side information are known groups, must-links, cannot-links and partial labels.
+"""
 
 from __future__ import annotations
 
@@ -34,27 +37,31 @@ from nrprob.methods.mdl.views import Views
 from nrprob.statistics.groups import group_means
 
 _NO_PAIRS = np.zeros((0, 2), np.int64)
-# Of more views, only so many of the shortest results of single moves are improved by proposals.
+# With more than ``_MANY_VIEWS`` views, proposals start only from the ``_IMPROVED`` shortest results
+# of single moves.
 _MANY_VIEWS, _IMPROVED = 6, 3
 _LINKED_ERRORS = 0.4  # canonical correlation of residuals above which views share their errors
 
 
 @dataclass
 class InformedTask:
-    """Validated input of one fit.
+    """Validated input of one multi-view fit.
 
     Attributes
     ----------
-    tables : rows of every view; continuous views are centred and scaled
+    tables : rows (n, d) of every view; continuous views are centred and scaled
     sizes : largest number of clusters of every view
     counts_used : for every view, whether the number of clusters is selected
     groups : (n,) known group of every sample
-    must_link, cannot_link : (p, 2) pairs of samples
+    must_link, cannot_link : (p, 2) pairs of samples that share, or do not share, a cluster of the
+        first view
     classes : (n,) known class of every sample, -1 if unknown; None without classes
-    kinds : types of the features of every view
+    kinds : for every view, type of the features: "gaussian", "bernoulli" or "multinomial"
     conditional : whether the labels of the first view are coded given the known groups
-    constant : description length in units of X, minus the description length of the scaled rows
-    annealed : input of the annealed restarts; None if the search has other initial labels
+    constant : description length of the rows in units of X, minus the description length of the
+        scaled rows
+    annealed : input of the annealed restarts; None if restarts are not annealed
+    calls : calls of the compiled solver for annealed restarts; empty without them
     """
 
     tables: list[np.ndarray]
@@ -71,12 +78,12 @@ class InformedTask:
     calls: list[Any] = field(default_factory=list)
 
     def without_view(self, v: int) -> InformedTask:
-        """Input without view ``v``; pairs and classes belong to the first view."""
+        """Input without view ``v``; pairs and classes are removed together with the first view."""
         keep = [u for u in range(len(self.tables)) if u != v]
         return self._select(keep, has_target=v != 0)
 
     def only_view(self, v: int) -> InformedTask:
-        """Input with view ``v`` alone."""
+        """Input with view ``v`` alone; pairs and classes are kept only for the first view."""
         return self._select([v], has_target=v == 0)
 
     def _select(self, views: Sequence[int], *, has_target: bool) -> InformedTask:
@@ -95,9 +102,10 @@ class InformedTask:
 
 
 class InformedViews(AnnealedRestarts):
-    """Multi-view clusterer with one description length for all side information.
+    """Base class of multi-view clusterers that use side information.
 
-    See `InformedLength`.
+    One description length covers the features, labels and side information of all views; see
+    `InformedLength`.
     """
 
     _kinds: tuple[str, ...]
@@ -123,7 +131,10 @@ class InformedViews(AnnealedRestarts):
         )  # fmt: skip
 
     def _length(self, task: InformedTask, dependent: bool) -> InformedLength:
-        """Description length of labels, for one joint code of the labels."""
+        """Make the description length of labels (n, V) for one code of the labels.
+
+        ``dependent`` states whether the labels of all views are coded jointly.
+        """
         n = len(task.tables[0])
         hard, linked = self.constraints == "hard", len(task.must_link) + len(task.cannot_link) > 0
         must, cannot = (
@@ -182,7 +193,10 @@ class InformedViews(AnnealedRestarts):
         return length, best, results
 
     def _informed_length_at(self, task: InformedTask, labels: np.ndarray) -> float:
-        """Description length of labels (n, V); infinite if they violate a hard constraint."""
+        """Description length of labels (n, V); infinite if labels violate a hard constraint.
+
+        The result is the minimum over the codes of the labels that the parameters allow.
+        """
         if self.constraints == "hard":
             must, cannot = labels[task.must_link, 0], labels[task.cannot_link, 0]
             if (must[:, 0] != must[:, 1]).any() or (cannot[:, 0] == cannot[:, 1]).any():
@@ -195,7 +209,11 @@ class InformedViews(AnnealedRestarts):
         return min(totals)
 
     def _search_informed(self, task: InformedTask) -> list[Any]:
-        """Search with every joint code of the labels that the parameters allow."""
+        """Search for labels with every code of the labels that the parameters allow.
+
+        The only element of the result has the results of all codes, and the gains of `_view_gains`
+        or None.
+        """
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         runs = [self._search(task, dependent, seed) for dependent in self._coding_choices()]
         gains = None
@@ -204,7 +222,11 @@ class InformedViews(AnnealedRestarts):
         return [(runs, gains)]
 
     def _view_gains(self, task: InformedTask, total: float, seed: int) -> np.ndarray:
-        """Nats (V,) saved by one description of all views, vs one of view v plus one without v."""
+        """Nats (V,) that a common description of all views saves for each view.
+
+        The alternative is a description of the view alone, plus a description of all other views.
+        ``total`` is the length of the common description.
+        """
         gains = []
         for v in range(len(task.tables)):
             parts = (
@@ -215,7 +237,7 @@ class InformedViews(AnnealedRestarts):
         return np.array(gains)
 
     def _finish_informed(self, task: InformedTask, result: list[Any]) -> None:
-        """Set the fitted attributes."""
+        """Set the fitted attributes from the results of `_search_informed`."""
         (runs, gains), annealed = result[0], task.annealed
         length, best, results = min(runs, key=lambda run: run[1].total)
         length.refit(best.labels)
@@ -254,7 +276,10 @@ class InformedViews(AnnealedRestarts):
     def _code_parts(
         task: InformedTask, length: InformedLength, labels: np.ndarray
     ) -> tuple[float, float]:
-        """Description lengths of labels (n, V), and of the features."""
+        """Description length of the labels (n, V), and of the features given the labels.
+
+        For annealed fits, both lengths are those of `published_parts`.
+        """
         if task.annealed is not None:
             return published_parts(length, labels)
         features = (length.feature_length(v, labels) for v in range(length.n_views))
@@ -277,7 +302,7 @@ class InformedViews(AnnealedRestarts):
             self.known_dependence_ = length.known_dependence(labels, groups)
 
     def _set_clusters(self, task: InformedTask, length: InformedLength, labels: np.ndarray) -> None:
-        """Set labels (n, V), and the parameters of their clusters for predictions."""
+        """Set the fitted labels (n, V), and the cluster parameters that predictions need."""
         n, sizes = labels.shape[0], []
         for v, k in enumerate(length.sizes):
             sizes.append(int(labels[:, v].max()) + 1 if task.counts_used[v] else k)
@@ -318,7 +343,11 @@ class InformedViews(AnnealedRestarts):
         self.scales_ = scales[0] if single else scales
 
     def _check_errors(self, task: InformedTask, length: InformedLength, labels: np.ndarray) -> None:
-        """Warn of views with correlated residuals, whose evidence counts twice."""
+        """Warn if the residuals within clusters of two views are correlated.
+
+        The description length counts the evidence of such views twice. ``labels`` (n, V) are the
+        clusters.
+        """
         residuals = []
         for v, x in enumerate(task.tables):
             cell = labels[:, v] * (int(task.groups.max()) + 1) + task.groups
@@ -336,7 +365,10 @@ class InformedViews(AnnealedRestarts):
 
 
 def _compact(labels: np.ndarray, task: InformedTask) -> np.ndarray:
-    """Renumber labels (n, V) of views with a selected number, so that empty clusters come last."""
+    """Renumber labels (n, V), so that clusters with rows come first.
+
+    Only views with a selected number of clusters are renumbered.
+    """
     result = labels.copy()
     for v, used in enumerate(task.counts_used):
         if used:
@@ -345,7 +377,11 @@ def _compact(labels: np.ndarray, task: InformedTask) -> np.ndarray:
 
 
 def _selection_table(runs: list[Any]) -> Any:
-    """DataFrame of the shortest length of the restarts, by numbers of clusters and joint code."""
+    """DataFrame of the shortest description length of the restarts.
+
+    It has a row for every combination of numbers of clusters with rows in the views, and of joint
+    or separate coding of the labels.
+    """
     import pandas as pd
 
     rows = []

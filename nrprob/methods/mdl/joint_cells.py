@@ -1,8 +1,9 @@
 """Joint distributions of several labelings, without a list of all cells for every row.
 
 Labeling v of V has K_v clusters. A *cell* (i_1, ..., i_V) is a combination of clusters, one of each
-labeling. Each of n rows belongs to a cell with the weight T[i_1, ..., i_V] f_1[i_1] ... f_V[i_V].
-The table T is the same for all rows, and the factors f differ by row.
+labeling. The probability that a row belongs to a cell is proportional to the weight
+T[i_1, ..., i_V] f_1[i_1] ... f_V[i_V]. The n rows share the table T; every row has separate factors
+f_v (K_v,).
 
 To sample a cell, to find the best cell or to sum over cells, the labelings are eliminated from the
 last to the first. Clusters are then assigned from the first labeling to the last. Two labelings
@@ -31,7 +32,7 @@ _UNROLLED = 64
 
 
 def leading_maximum(x: jax.Array) -> jax.Array:
-    """Maximum over the first axis."""
+    """Maximum (...) of an array (k, ...) over its first axis."""
     if x.shape[0] > _UNROLLED:
         return x.max(0)
     highest = functools.reduce(jnp.maximum, [x[k] for k in range(x.shape[0])])
@@ -39,14 +40,14 @@ def leading_maximum(x: jax.Array) -> jax.Array:
 
 
 def _cumulative_sums(weight: jax.Array) -> list[jax.Array]:
-    """Cumulative sums over the first axis of weights (k, n): k arrays (n,)."""
+    """Cumulative sums of weights (k, n) over the first axis, as a list of k arrays (n,)."""
     if weight.shape[0] > _UNROLLED:
         return list(jnp.cumsum(weight, 0))
     return list(itertools.accumulate([weight[k] for k in range(weight.shape[0])]))
 
 
 def _one_hot(index: jax.Array, k: int, dtype: jnp.dtype) -> jax.Array:
-    """One-hot encoding (k, n) of indices (n,) below ``k``."""
+    """One-hot encoding (k, n) of the integers ``index`` (n,), which are below ``k``."""
     index = jax.lax.optimization_barrier(index)  # as in `leading_maximum`
     return (np.arange(k, dtype=np.int32)[:, None] == index).astype(dtype)
 
@@ -56,11 +57,18 @@ def _exact_matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _marginal_sums(table: jax.Array, factors: Sequence[jax.Array]) -> list[jax.Array]:
-    """Sum the later labelings out of the table times the factors (K_v, n).
+    """Sum the table times the factors over the clusters of the later labelings.
+
+    Parameters
+    ----------
+    table : (K_1, ..., K_V) table T
+    factors : for every labeling v, factors (K_v, n)
 
     Returns
     -------
-    list of arrays (K_1, n), (K_1, K_2, n), ..., and at last ``table`` (K_1, ..., K_V)
+    list of V arrays. Element v = 1 .. V - 1, of shape (K_1, ..., K_v, n), is the sum over the
+        clusters of labelings v + 1 .. V of ``table`` times the factors of these labelings. The last
+        element is ``table``
     """
     left = [table]
     for factor in reversed(factors[1:]):
@@ -74,9 +82,10 @@ def _marginal_sums(table: jax.Array, factors: Sequence[jax.Array]) -> list[jax.A
 
 
 def _marginal_maxima(table: jax.Array, scores: Sequence[jax.Array]) -> list[jax.Array]:
-    """Maximise over the later labelings, as `_marginal_sums` sums over them.
+    """Maximise the log table plus the log factors over the clusters of the later labelings.
 
-    ``table`` and ``scores`` are logarithms, which are added.
+    The function corresponds to `_marginal_sums`, with maxima instead of sums. ``table``
+    (K_1, ..., K_V) and ``scores``, arrays (K_v, n), are logarithms of T and of the factors.
     """
     left = [table]
     for score in reversed(scores[1:]):
@@ -90,18 +99,19 @@ def _choose_labelings(
     factors: Sequence[jax.Array],
     choose: Callable[[int, jax.Array, jax.Array], jax.Array],
 ) -> list[jax.Array]:
-    """Choose a cluster for every row in one labeling after another.
+    """Choose the cluster of every row in the first labeling, then in the second, and so on.
 
     Parameters
     ----------
-    left : tables from `_marginal_sums` or `_marginal_maxima`
-    factors : arrays (K_v, n) of factors or their logarithms
-    choose : function of v, of a table (K_v, n) given the clusters of the previous labelings, and of
-        the factors of labeling v; the result has the chosen clusters in one-hot form (K_v, n)
+    left : result of `_marginal_sums` or `_marginal_maxima`
+    factors : for every labeling v, factors (K_v, n) or their logarithms
+    choose : function that chooses the clusters in one labeling. Its arguments are v; the sums or
+        maxima (K_v, n), given the chosen clusters of the previous labelings; and the factors
+        (K_v, n). It returns one-hot clusters (K_v, n)
 
     Returns
     -------
-    list of one-hot arrays (K_v, n)
+    list of one-hot clusters (K_v, n), one array per labeling
     """
     table = left[-1]
     left = [*left[:-1], table[..., None]]  # the table is the same for all rows
@@ -122,17 +132,18 @@ def _choose_labelings(
 
 
 def sample_cells(table: jax.Array, factors: Sequence[jax.Array], u: jax.Array) -> list[jax.Array]:
-    """Sample a cell for every row.
+    """Sample a cell for every row, with probabilities proportional to the weights of the cells.
 
     Parameters
     ----------
     table : (K_1, ..., K_V) non-negative table T
-    factors : non-negative arrays (K_v, n); every row needs a cell of positive weight
+    factors : for every labeling v, non-negative factors f_v (K_v, n); every row needs a cell of
+        positive weight
     u : (V, n) uniform random numbers in [0, 1)
 
     Returns
     -------
-    one-hot (K_v, n) of every labeling
+    list of one-hot clusters (K_v, n), one array per labeling
     """
 
     def sample_label(v, left, factor):
@@ -150,16 +161,16 @@ def sample_cells(table: jax.Array, factors: Sequence[jax.Array], u: jax.Array) -
 
 
 def maximise_cells(table: jax.Array, scores: Sequence[jax.Array]) -> list[jax.Array]:
-    """Cell of the largest log weight for every row; ties go to the first cell.
+    """Find the cell of the largest log weight for every row; ties go to the first cell.
 
     Parameters
     ----------
-    table : (K_1, ..., K_V) logarithms, `NEVER` for impossible cells
-    scores : arrays (K_v, n) of logarithms
+    table : (K_1, ..., K_V) logarithms of T, `NEVER` for impossible cells
+    scores : for every labeling v, logarithms (K_v, n) of the factors f_v
 
     Returns
     -------
-    one-hot (K_v, n) of every labeling
+    list of one-hot clusters (K_v, n), one array per labeling
     """
 
     def best_label(v, left, score):
@@ -179,18 +190,19 @@ def maximise_cells(table: jax.Array, scores: Sequence[jax.Array]) -> list[jax.Ar
 def expected_cells(
     table: jax.Array, factors: Sequence[jax.Array], mass: jax.Array
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """Sum the weights of the cells of every row, and compute probabilities of clusters and cells.
+    """Compute the normalising constants of the rows, and expected masses of clusters and cells.
 
     Parameters
     ----------
-    table, factors : as in `sample_cells`
-    mass : (n,) masses of the rows
+    table, factors : table and factors as in `sample_cells`
+    mass : (n,) masses (weights) of the rows
 
     Returns
     -------
-    totals : (n,) sums of the weights of all cells
-    memberships : arrays (K_v, n) of probabilities of the clusters, times the mass of the row
-    cells : (K_1, ..., K_V) expected mass of every cell, over all rows
+    totals : (n,) for every row, the sum of the weights of all cells
+    memberships : for every labeling v, probabilities (K_v, n) of the clusters of every row, times
+        the mass of the row
+    cells : (K_1, ..., K_V) expected mass of every cell, summed over the rows
     """
 
     def total_weights(table, factors):
@@ -205,9 +217,10 @@ def expected_cells(
 
 
 def count_cells(indicators: Sequence[jax.Array], mass: jax.Array) -> jax.Array:
-    """Total masses (K_1, ..., K_V) of the cells, from one-hot labelings (K_v, n).
+    """Total masses (K_1, ..., K_V) of the rows in every cell.
 
-    ``mass`` (n,) are the masses of the rows.
+    ``indicators`` are one-hot clusters (K_v, n), one array per labeling, and ``mass`` (n,) are the
+    masses of the rows.
     """
     left = indicators[0] * mass
     if len(indicators) == 1:

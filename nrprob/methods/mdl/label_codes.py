@@ -1,10 +1,11 @@
-"""Code words of cluster labels under pairs of rows: description length, and savings per pair.
+"""Code words of cluster labels under must-links and cannot-links: lengths, and savings per pair.
 
-One code word is sent for the first row of every set of rows that must-links connect. The word
-encodes a cluster. The clusters that no earlier cannot-linked row has are *open* to the word. The
-weights, which are cluster probabilities, are renormalised over the open clusters: Yin (2007),
-sections 5.4.1 and 5.4.2. There are n rows, k clusters and p pairs of a type. Host code in NumPy and
-float64.
+Every set of rows that must-links connect has one code word, which encodes the cluster of the set. A
+word has the position of the first row of the set in the order of transmission. A cannot-link
+between two sets closes the cluster of the earlier word to the later word. All other clusters are
+*open* to the later word. The weights, which are cluster probabilities, are renormalised over the
+open clusters: Yin (2007), sections 5.4.1 and 5.4.2. There are n rows, k clusters and p pairs of a
+type. Host code in NumPy and float64.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ _LEAST_WEIGHT = 1e-9  # smallest weight of a cluster with words
 
 
 class Words(NamedTuple):
-    """Code words of one clustering.
+    """Length and cluster probabilities of the code words of one clustering.
 
     Attributes
     ----------
-    length : code length in nats, without the complexity of the weights
-    weights : (k,) cluster probabilities before renormalisation
+    length : total length of the code words in nats, without the parametric complexity of the
+        weights
+    weights : (k,) cluster probabilities, before they are renormalised over open clusters
     """
 
     length: float
@@ -37,9 +39,12 @@ class Words(NamedTuple):
 def _count_words(
     labels: np.ndarray, k: int, position: np.ndarray, links: np.ndarray, apart: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Number of code words per cluster (k,), and mask (words, k) of the clusters open to a word.
+    """Count the code words of a clustering; the arguments are those of `code_words`.
 
-    The arguments are those of `code_words`.
+    Returns
+    -------
+    count : (k,) number of words that encode a cluster
+    open_ : (words, k) mask of the clusters that are open to every word
     """
     n = labels.size
     # Linked rows share a word, which is sent at the position of their first row.
@@ -62,20 +67,23 @@ def _count_words(
 def optimal_words(
     count: np.ndarray, often: np.ndarray, open_: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Minimum total lengths of the words of r labelings, and the optimal weights of the clusters.
+    """Minimise the total lengths of the code words of r labelings over the cluster probabilities.
 
-    The length is convex in the logs of the weights. The algorithm is Newton's, with bounded steps.
-    Weights tend to 0 if all words of a cluster have few other open clusters.
+    The length is convex in the logs of the probabilities, which are called weights. The algorithm
+    is Newton's, with bounded steps. The minimum may be reached only as the weight of a cluster with
+    words tends to 0. Such a cluster gets a weight of 1e-9, before normalisation.
 
     Parameters
     ----------
-    count : (r, K) numbers of words that encode a cluster
-    often : (r, U) numbers of words, for U sets of clusters that are open to a word
+    count : (r, K) for every labeling, numbers of words that encode each of K clusters
+    often : (r, U) for every labeling and each of U sets of clusters, number of words to which
+        exactly this set is open; see the module
     open_ : (U, K) whether a set includes a cluster
 
     Returns
     -------
-    length, weights : (r,) and (r, K)
+    length : (r,) minimum total lengths of the words in nats
+    weights : (r, K) optimal weights
     """
     # A word with a single open cluster has length 0, and no influence on the weights.
     single = open_.sum(1) == 1
@@ -120,16 +128,18 @@ def code_words(
     apart: np.ndarray,
     weights: np.ndarray | None = None,
 ) -> Words:
-    """Compute the code words of a clustering that satisfies all given pairs.
+    """Compute length and cluster probabilities of the code words of one clustering.
+
+    The clustering must satisfy the must-links and cannot-links in the arguments.
 
     Parameters
     ----------
     labels : (n,) clusters of the rows
     k : int, number of clusters
     position : (n,) position of every row in the order of transmission
-    links, apart : (p, 2) retained must-links and cannot-links, pairs of rows
+    links, apart : (p, 2) must-links and cannot-links of the code, pairs of rows
     weights : (k,), optional
-        Cluster probabilities; by default, the weights that minimise the length.
+        Cluster probabilities; by default, the probabilities that minimise the length.
     """
     count, open_ = _count_words(labels, k, position, links, apart)
     if weights is None:
@@ -151,23 +161,24 @@ def pair_savings(
     n_links: int,
     n_apart: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For every pair, the increase of the length of the words if this pair alone is removed.
+    """Increase of the total length of the code words if one pair is removed, for every pair.
 
-    The increase is never negative: without the pair there is one more word, or a word has more
-    clusters to choose from.
+    The increase is not negative: without a must-link, there may be one more word. Without a
+    cannot-link, more clusters may be open to a word.
 
     Parameters
     ----------
     labels : (n,) clusters of the rows
     position : (n,) position of every row in the order of transmission
-    links, apart : (p, 2) retained must-links and cannot-links, pairs of rows
+    links, apart : (p, 2) must-links and cannot-links of the code, pairs of rows
     weights : (k,) cluster probabilities
     n_links, n_apart : int
         The first ``n_links`` must-links and the first ``n_apart`` cannot-links are evaluated.
 
     Returns
     -------
-    savings : (n_links,) and (n_apart,) increases in nats
+    of_links : (n_links,) increases in nats without each of these must-links
+    of_apart : (n_apart,) increases in nats without each of these cannot-links
     """
     k = weights.size
     # Words of rows outside of all pairs do not change.
@@ -186,9 +197,9 @@ def pair_savings(
 
 
 def flags_length(n_kept: int, n: int) -> float:
-    """Length in nats of flags that mark ``n_kept`` of ``n`` pairs as retained.
+    """Description length in nats of ``n`` flags, of which ``n_kept`` mark a pair as retained.
 
-    The flags have a normalised maximum likelihood (NML) code of two symbols.
+    The flags have the normalised maximum likelihood (NML) code of two symbols.
     """
     if n == 0:
         return 0.0

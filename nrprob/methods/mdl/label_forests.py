@@ -8,16 +8,17 @@ The labels of n samples in V views are encoded in one of three ways:
 - "independent": the labels of every view by themselves, a forest without edges whose choice costs
   nothing.
 
-Let N_k be the number of words of cluster k of a view, N their sum, T_kj the number of samples in
-cluster k of view u and cluster j of view v, and n_k the sum of T_kj over j. log C(K, N) is the
-parametric complexity of a multinomial of K symbols and N words. The lengths in nats of a root v and
-of an edge from view u to view v are
+Let N_k be the number of code words of cluster k of view v, and N the sum of N_k over clusters. T_kj
+is the number of samples in cluster k of view u and cluster j of view v; n_k is the sum of T_kj over
+j. K_v is the number of clusters of view v, and log C(K, N) the parametric complexity of a
+multinomial of K symbols and N words. The labels of a root v have the length r in nats. The labels
+of view v given the labels of its parent u have the length e:
 
 .. math:: r(v) = N \log N - \sum_k N_k \log N_k + \log C(K_v, N), \qquad
     e(u, v) = \sum_k \left[ n_k \log n_k - \sum_j T_{kj} \log T_{kj} + \log C(K_v, n_k) \right].
 
-The choice of a forest costs log 2 + (V - 2) log(V + 1), since there are 2 (V + 1)^(V - 2) rooted
-forests on V views in which the target is a root. The code is complete.
+The target is a root in 2 (V + 1)^(V - 2) of the rooted forests on V views. The code of the forest
+therefore has log 2 + (V - 2) log(V + 1) nats. The code is complete.
 
 References
 ----------
@@ -40,33 +41,44 @@ _TIE = 1e-6  # subtracted from lengths of roots, so that equally long edges are 
 
 
 def root_length(counts: np.ndarray, k: int) -> float:
-    """Length r of labels with ``counts`` (K,) of their words, for ``k`` clusters."""
+    """Length r in nats of the labels of a root, coded without the labels of other views.
+
+    ``counts`` are the numbers of code words of the clusters, and ``k`` is the number of clusters
+    that the code has words for.
+    """
     n = counts.sum()
     length = xlogy(n, n) - xlogy(counts, counts).sum()
     return float(length + multinomial_complexity(max(k, 1), n))
 
 
 def edge_length(table: np.ndarray, k: int) -> float:
-    """Length e of labels given another view, from ``table`` T (K_u, K_v), for ``k`` clusters."""
+    """Length e in nats of the labels of view v given the labels of view u.
+
+    ``table`` T (K_u, K_v) has the numbers of samples by cluster of u and cluster of v. ``k`` is the
+    number of clusters of v that the code has words for.
+    """
     n = table.sum(1)
     length = xlogy(n, n).sum() - xlogy(table, table).sum()
     return float(length + multinomial_complexity(max(k, 1), n).sum())
 
 
 def forest_choice(n_views: int) -> float:
-    """Length in nats of the choice of a forest over ``n_views`` views."""
+    """Description length in nats of a forest over ``n_views`` views in which view 0 is a root."""
     return math.log(2) + (n_views - 2) * math.log(n_views + 1) if n_views > 1 else 0.0
 
 
 def shortest_forest(roots: np.ndarray, edges: np.ndarray, *, free: bool = False) -> np.ndarray:
-    """Parents (V,) in the shortest forest in which view 0 is a root; -1 for roots.
-
-    With ``free``, view 0 may have a parent too.
+    """Find the directed forest over V views with the shortest code of the labels.
 
     Parameters
     ----------
-    roots : (V,) lengths of the views as roots
-    edges : (V, V) lengths of the views (columns) given other views (rows)
+    roots : (V,) length of the labels of every view as a root
+    edges : (V, V) length of the labels of a view (column) given the labels of its parent (row)
+    free : whether view 0 may have a parent; if False, view 0 is a root
+
+    Returns
+    -------
+    (V,) parents of the views, -1 for roots
     """
     n_views = len(roots)
     weights = np.full((n_views + 1, n_views + 1), np.inf)
@@ -79,9 +91,9 @@ def shortest_forest(roots: np.ndarray, edges: np.ndarray, *, free: bool = False)
 
 
 def _arborescence(weights: np.ndarray) -> np.ndarray:
-    """Parents of the shortest arborescence from node 0 (Chu, Liu and Edmonds).
+    """Parents (n,) of the nodes in the shortest arborescence from node 0 (Chu, Liu and Edmonds).
 
-    ``weights`` (V, V) are the lengths of the edges from row to column. The parent of node 0 is 0.
+    ``weights`` (n, n) are the lengths of the edges from row to column. The parent of node 0 is 0.
     """
     n = len(weights)
     parent = weights.argmin(0)
@@ -89,7 +101,8 @@ def _arborescence(weights: np.ndarray) -> np.ndarray:
     cycle = _find_cycle(parent)
     if cycle is None:
         return parent
-    # Contract the cycle to one node, which is last, and enter it where that adds least.
+    # Contract the cycle to one node, which comes last. An edge that enters the cycle replaces the
+    # edge of the cycle to the entered node.
     inside = np.zeros(n, bool)
     inside[cycle] = True
     outside = np.flatnonzero(~inside)
@@ -113,7 +126,10 @@ def _arborescence(weights: np.ndarray) -> np.ndarray:
 
 
 def _find_cycle(parent: np.ndarray) -> list[int] | None:
-    """Nodes of a cycle of a graph in which every node but 0 has one parent; None if acyclic."""
+    """Nodes of one cycle of a graph, or None if the graph has no cycle.
+
+    Every node except node 0 has one parent, in ``parent`` (n,).
+    """
     state = np.zeros(len(parent), int)
     state[0] = len(parent) + 1
     for start in range(1, len(parent)):

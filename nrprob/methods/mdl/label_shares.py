@@ -1,6 +1,7 @@
-"""Predict labels of new samples in several views, with frequencies of the fitted labels.
+"""Predict the labels of new samples in several views, by the frequencies of the fitted labels.
 
-q new samples have labels in V views; view v has K_v clusters.
+q new samples get labels in V views; view v has K_v clusters. A *cell* is a combination of clusters,
+one of each view.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from nrprob.methods.mdl.informed_length import InformedLength
 
 @dataclass
 class LabelShares:
-    """Frequencies of the labels of all views under their joint code.
+    """Numbers of samples of a fit by cluster, which give the frequencies of the joint code.
 
     Attributes
     ----------
-    parents : (V,) parents of the views in the forest, -1 for roots
-    sizes : numbers of clusters of all views
-    counts : numbers of samples by cluster for a root, or by clusters of the parent and of the view
-    cells : numbers of samples by cell; None for a forest
+    parents : (V,) parent of every view in the forest, -1 for roots
+    sizes : number of clusters of every view
+    counts : for every view v, numbers of samples: (K_v,) by cluster for a root, or (K_u, K_v) by
+        cluster of the parent u and cluster of the view
+    cells : (K_1, ..., K_V) numbers of samples by cell, a combination of clusters, one of each view;
+        None unless the joint code is a table
     """
 
     parents: np.ndarray
@@ -33,7 +36,10 @@ class LabelShares:
 
     @classmethod
     def from_labels(cls, length: InformedLength, labels: np.ndarray) -> LabelShares:
-        """Count labels (n, V)."""
+        """Count the samples of a fit by cluster, from their labels (n, V).
+
+        ``length`` is the description length, which determines the joint code and the forest.
+        """
         cells, counts = None, []
         if length.code == "table":
             cells = np.zeros(length.sizes)
@@ -46,7 +52,11 @@ class LabelShares:
         return cls(length.parents, length.sizes, counts, cells)
 
     def predict(self, costs: Sequence[np.ndarray]) -> np.ndarray:
-        """Labels (q, V) of the shortest description, for costs (q, K_v) of the features by view."""
+        """Predict labels (q, V) of q new samples, by the shortest description of each sample.
+
+        ``costs`` has, for every view v, the description lengths (q, K_v) of the features of the
+        samples in each of K_v clusters.
+        """
         sizes, rows = self.sizes, np.arange(len(costs[0]))
         if self.cells is not None:
             with np.errstate(divide="ignore"):

@@ -1,6 +1,6 @@
 """Convert limits on distances within and between clusters into must-links and cannot-links.
 
-In all functions, ``x`` (n, d) are the rows; results have p pairs of rows.
+In all functions, ``x`` (n, d) are the features of n rows. A pair is two row indices.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _MAX_PAIRS = 5_000_000  # pairs of rows that a limit may imply
 
 
 def closer_than(x: np.ndarray, delta: float) -> np.ndarray:
-    """Pairs (p, 2) of rows whose distance is below ``delta``.
+    """Pairs (p, 2) of rows of ``x`` (n, d) whose distance is below ``delta``.
 
-    Clusters have at least the distance ``delta`` from each other if and only if all these pairs are
-    must-links.
+    Rows of different clusters have at least the distance ``delta`` if and only if the labels
+    satisfy all these pairs as must-links.
     """
     pairs = _pairs_within(x, delta, "delta")
     return pairs[np.sqrt(((x[pairs[:, 0]] - x[pairs[:, 1]]) ** 2).sum(1)) < delta]
@@ -37,9 +37,10 @@ def _check_many(count: int, name: str, value: float, which: str) -> None:
 
 
 def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
-    """Pairs (p, 2) of rows whose distance exceeds ``diameter``.
+    """Pairs (p, 2) of rows of ``x`` (n, d) whose distance exceeds ``diameter``.
 
-    All clusters have at most this diameter if and only if all these pairs are cannot-links.
+    All clusters have at most this diameter if and only if the labels satisfy all these pairs as
+    cannot-links.
     """
     square = (x**2).sum(1)
     result: list[np.ndarray] = []
@@ -58,9 +59,10 @@ def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
 
 
 def isolated_rows(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarray:
-    """Indices of rows without another row of their cluster within distance ``epsilon``.
+    """Indices of rows that have no other row of their cluster within distance ``epsilon``.
 
-    Rows that form a cluster alone are left out. ``labels`` (n,) are the clusters.
+    Rows that form a cluster alone are left out. ``x`` (n, d) are the rows, and ``labels`` (n,)
+    their clusters.
     """
     sizes = np.bincount(labels)
     near = np.zeros(len(x), bool)
@@ -71,9 +73,9 @@ def isolated_rows(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarr
 
 
 def nearest_mates(x: np.ndarray, rows: np.ndarray, epsilon: float) -> np.ndarray:
-    """Index of the nearest other row, for every row index in ``rows``.
+    """Index of the nearest other row of ``x`` (n, d), for each of the row indices ``rows`` (r,).
 
-    The result is -1 if the distance exceeds ``epsilon``.
+    The result (r,) is -1 for rows whose distance from the nearest other row exceeds ``epsilon``.
     """
     if len(x) == 1:
         return np.full(rows.size, -1)

@@ -1,9 +1,10 @@
-"""Exact lengths of the words of must-link components, and changes of the lengths by single moves.
+"""Lengths of code words under hard cannot-links, and changes of these lengths by single moves.
 
-The units are must-link components. C components are in K clusters; m labelings are evaluated at a
-time. `nrprob.methods.mdl.label_codes` defines the words and open clusters. Here, the words of a
-labeling are counted by the encoded cluster, and by the set of open clusters, of which there are U
-distinct sets. Lengths are in nats, without the parametric complexity of the weights.
+Every *unit*, a must-link component, has a label. C components are in K clusters; m labelings are
+evaluated at a time. `nrprob.methods.mdl.label_codes` defines code words, open clusters and weights.
+The length of a labeling depends on two kinds of counts: words by encoded cluster, and words by set
+of open clusters. There are U distinct sets. Lengths are in nats, without the parametric complexity
+of the weights.
 
 Host code in NumPy and float64.
 """
@@ -27,23 +28,28 @@ _MASK_BITS = 62  # number of clusters whose codes are powers of two; other codes
 
 
 def cluster_codes(k: int) -> np.ndarray:
-    """Integers (K,) whose sums identify sets of clusters."""
+    """Make one integer per cluster, so that the sum of the integers of a set identifies the set.
+
+    Up to 62 clusters have powers of two. Further clusters have random integers, whose sums identify
+    sets with high probability. The result has shape (K,) for ``k`` clusters.
+    """
     bits = np.left_shift(1, np.arange(min(k, _MASK_BITS)), dtype=np.int64)
     more = np.random.default_rng(0).integers(2**62, size=k - bits.size)
     return np.concatenate([bits, more])
 
 
 def transmission_order(n_units: int, links: np.ndarray, *apart: np.ndarray) -> np.ndarray:
-    """Positions (C,) of components in the inductive order of the cannot-links.
+    """Positions (C,) of must-link components in the order of transmission of their code words.
 
-    The inductive order is computed as if all soft must-links were retained. Therefore, the order
+    The order is the inductive order of the graph of cannot-links; see
+    `nrprob.colouring.inductive_order`. It is computed as if the code retained all soft pairs, so it
     does not depend on the retained pairs.
 
     Parameters
     ----------
     n_units : number C of components
-    links : (p, 2) components in soft must-links
-    apart : arrays (e, 2) of components in cannot-links
+    links : (p, 2) pairs of components in soft must-links
+    apart : arrays (e, 2) of pairs of components in hard or soft cannot-links
     """
     closure = Components(n_units, [Pairs(links, "")], [])
     edges = np.sort(closure.node[np.concatenate(apart)], axis=1)
@@ -57,21 +63,21 @@ def transmission_order(n_units: int, links: np.ndarray, *apart: np.ndarray) -> n
 
 
 class LinkedWords:
-    """Words of components under hard cannot-links.
+    """Code words of the labels of must-link components under hard cannot-links.
 
     Parameters
     ----------
     n_units : number C of components
-    edges : (e, 2) cannot-linked components
+    edges : (e, 2) pairs of components in cannot-links
     positions : (C,) position of every component in the order of transmission
     k : number K of clusters
-    start : (C,) clusters that satisfy the cannot-links, if known
+    start : (C,) clusters that satisfy the cannot-links; None if unknown
 
     Attributes
     ----------
-    early, late : (e,) components of every cannot-link; the word of ``early`` is sent first
+    early, late : (e,) the two components of every cannot-link; the word of ``early`` is sent first
     bound : (B,) components in cannot-links
-    place : (C,) positions of the components in ``bound``, -1 for components without cannot-links
+    place : (C,) position of every component in ``bound``; -1 for components without cannot-links
     """
 
     def __init__(
@@ -93,17 +99,21 @@ class LinkedWords:
         self._cluster_code = cluster_codes(k)
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of the words of labels (m, C), which satisfy the cannot-links."""
+        """Total lengths (m,) of the code words of m labelings z (m, C).
+
+        The labelings must satisfy the cannot-links.
+        """
         # Many labelings have many different sets of open clusters.
         words = max(self.bound.size * self.k, 1)
         step = max(1, min(_CHUNK // z.shape[1], math.isqrt(_CHUNK // words)))
         return _in_chunks(z, step, self._shortest_words)
 
     def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
-        """Upper bounds (m,) of the lengths of labels (m, C), at the weights of ``present`` (C,).
+        """Upper bounds (m,) of the lengths of the code words of m labelings z (m, C).
 
-        ``present`` are the current labels. The bounds take less time than `totals` if there are
-        many cannot-links. With few cannot-links, they are exact.
+        The bounds use the optimal weights of the current labels ``present`` (C,). If there are many
+        cannot-links, bounds take less time than `totals`. With few cannot-links, the result is
+        exact.
         """
         if self.bound.size * self.k <= _FEW_WORDS:
             return self.totals(z)
@@ -120,11 +130,18 @@ class LinkedWords:
         return _in_chunks(z, step, words_length)
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the lengths if one component moves; infinite if a link forbids it."""
+        """Change (m, C, K) of the length if one of C components moves to one of K clusters.
+
+        ``z`` (m, C) are the labels before the move. The change is infinite if a cannot-link forbids
+        the move. With many cannot-links, the changes are upper bounds.
+        """
         return self._word_changes(z)
 
     def together(self, units: np.ndarray) -> np.ndarray:
-        """Units without a cannot-link to an earlier unit of the sequence ``units``."""
+        """Select components from the sequence ``units`` that may move at the same time.
+
+        No cannot-link connects two of the selected components; earlier ones have priority.
+        """
         chosen: set[int] = set()
         for unit in units.tolist():
             if not self._neighbours[unit] & chosen:
@@ -133,15 +150,16 @@ class LinkedWords:
 
     @property
     def hard_links(self) -> LinkedWords:
-        """Words under the hard cannot-links alone: this object."""
+        """Code words under the hard cannot-links alone, as in `SoftWords`: this object."""
         return self
 
     def separate(self, z: np.ndarray, cost: np.ndarray) -> np.ndarray | None:
-        """Change labels ``z`` (C,) of few components, so that they satisfy the cannot-links.
+        """Change few of the labels ``z`` (C,), so that all labels satisfy the cannot-links.
 
-        In the order of transmission, a component in conflict with an earlier one moves to the open
-        cluster of the smallest ``cost`` (C, K). If no cluster is open, the result is the argument
-        ``start`` of the class, or None without it.
+        The components are visited in the order of transmission. If an earlier component across a
+        cannot-link has the same label, a component moves to the open cluster of the smallest
+        ``cost`` (C, K). If no cluster is open, the result is the argument ``start`` of the class,
+        which may be None.
         """
         z = z.copy()
         for unit in self.bound[np.argsort(self._positions[self.bound], kind="stable")].tolist():
@@ -158,20 +176,21 @@ class LinkedWords:
         return bool(self._positions[first] < self._positions[second])
 
     def _shortest_words(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of the words of labels (m, C) at the optimal weights."""
+        """Total lengths (m,) of the code words of m labelings z (m, C) at the optimal weights."""
         count = cluster_sums(z, np.ones(z.shape[1]), self.k)
         _, _, open_, index = self._open_sets(z)
         return optimal_words(count, _histogram(index, len(open_)), open_)[0]
 
     def _open_sets(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Sets of open clusters of the words of labels (m, C).
+        """Find the clusters that are open to the code words of m labelings z (m, C).
 
         Returns
         -------
-        taken : (m, B, K) numbers of earlier words across cannot-links, by the cluster they encode
-        codes : (m, B) codes of the clusters that are taken
-        open_ : (U, K) distinct sets of open clusters
-        index : (m, C) index of the set of every word
+        taken : (m, B, K) for each component in ``bound``, numbers of earlier words across its
+            cannot-links, by encoded cluster; a cluster is open if its number is 0
+        codes : (m, B) sums of `cluster_codes` over the clusters that are not open
+        open_ : (U, K) distinct sets of open clusters, as masks
+        index : (m, C) index in ``open_`` of the set that is open to every word
         """
         taken = self._taken(z)
         codes = (taken > 0) @ self._cluster_code
@@ -183,18 +202,24 @@ class LinkedWords:
         return taken, codes, ~sets[first], index
 
     def _positive_weights(self, w: np.ndarray) -> np.ndarray:
-        """Weights (m, K), raised so that every cluster has a positive probability."""
+        """Raise cluster probabilities w (m, K) to at least 1 / C, for C components, and normalise.
+
+        The weights of every row then sum to 1.
+        """
         w = np.maximum(w, 1 / self._n_units)
         return w / w.sum(1, keepdims=True)
 
     def _taken(self, z: np.ndarray) -> np.ndarray:
-        """Numbers (m, B, K) of earlier words across cannot-links, by the cluster they encode."""
+        """Numbers (m, B, K) of earlier words across cannot-links, by encoded cluster.
+
+        The result has the numbers for every component in ``bound``, given m labelings z (m, C).
+        """
         m, b, k = len(z), self.bound.size, self.k
         place = (np.arange(m)[:, None] * b + self.place[self.late]) * k + z[:, self.early]
         return np.bincount(place.ravel(), minlength=m * b * k).reshape(m, b, k)
 
     def _word_changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the length of the words by every move; see `changes`."""
+        """Change (m, C, K) of the total length of the code words by every move; see `changes`."""
         (m, c), k = z.shape, self.k
         count = cluster_sums(z, np.ones(c), self.k)
         step = np.eye(k)
@@ -220,14 +245,15 @@ class LinkedWords:
         return result
 
     def _lengths_at_weights(self, z, count, taken, weights) -> tuple[np.ndarray, np.ndarray]:
-        """Upper bounds of the length of the words if a component moves; the weights are fixed.
+        """Upper bounds of the length of the code words after a move, at fixed weights.
 
         The arguments are variables of `_word_changes`.
 
         Returns
         -------
-        table, length : (m, K, K) bounds by clusters before and after the move, for components
-            without cannot-links; (m, B, K) bounds for components with cannot-links
+        table : (m, K, K) bounds if a component without cannot-links moves from one cluster to
+            another
+        length : (m, B, K) bounds if a component with cannot-links moves to a cluster
         """
         w = self._positive_weights(weights)
         log_w, available = np.log(w), ((taken == 0) @ w[:, :, None])[:, :, 0]
@@ -246,10 +272,10 @@ class LinkedWords:
         return table, result
 
     def _bound_lengths(self, z, shifts, taken, codes, open_, index) -> np.ndarray:
-        """Length (m, B, K) of the words if a component with cannot-links moves.
+        """Length (m, B, K) of the code words after a component with cannot-links moves.
 
-        The arguments are variables of `_word_changes`. The move changes the clusters that are open
-        to the later words across cannot-links.
+        The move changes the clusters that are open to later words across these cannot-links. The
+        arguments are variables of `_word_changes`.
         """
         m, k, b = len(z), self.k, self.bound.size
         present, later = z[:, self.early], self.place[self.late]
@@ -296,7 +322,11 @@ class LinkedWords:
 
 
 def _histogram(index: np.ndarray, size: int) -> np.ndarray:
-    """Number (m, U) of words by their open set, from indices (m, C) below ``size``."""
+    """Numbers (m, U) of code words by set of open clusters, in m labelings.
+
+    ``index`` (m, C) has the index of the set that is open to every word, and ``size`` is the number
+    U of sets.
+    """
     m = len(index)
     flat = (index + size * np.arange(m)[:, None]).ravel()
     return np.bincount(flat, minlength=m * size).reshape(m, size).astype(float)

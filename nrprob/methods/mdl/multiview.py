@@ -39,17 +39,18 @@ class MDLMultiView(SampledViews):
 
     .. math:: L = \sum_v F_v(z_v) + W(z_1, ..., z_V) + Y(z_1)
 
-    where :math:`F_v` is the length of the features of view v given its clusters and known groups,
-    W is the length of the labels, which are coded jointly, and Y is the length of the classes ``y``
-    given the clusters of the first view. Pairs change the code words of the first view. Views share
-    information as far as that shortens the description.
+    where :math:`F_v` is the length of the features of view v given its clusters and known groups.
+    W is the length of the labels, which are coded jointly. Y is the length of the classes ``y``
+    given the clusters of the first view. Must-links and cannot-links change the code words of the
+    first view. Views share information as far as that shortens the description.
 
-    Without pairs, and with at most 512 combinations of clusters, W is the code of one table,
-    :math:`\log C(\prod_v K_v, N) - \sum_{cells} n \log (n/N)`. N is the number of rows, and n the
-    number of rows in a cell, which is a combination of clusters, one of each view. :math:`\log C`
-    is the parametric complexity of a multinomial. Otherwise W is the code of a directed forest
-    over the views: labels of a root are coded alone, and labels of another view given the labels of
-    its parent.
+    Without must-links and cannot-links, and with at most 512 combinations of clusters, W is the
+    length of one table, :math:`\log C(\prod_v K_v, N) - \sum_{cells} n \log (n/N)`. N is the number
+    of rows, :math:`K_v` the number of clusters of view v, and n the number of rows in a cell. A
+    cell is a combination of clusters, one of each view. :math:`\log C` is the parametric complexity
+    of a multinomial. In all other cases, W is the length of a code by a directed forest over the
+    views: the labels of a root are coded alone, and the labels of every other view given the labels
+    of its parent.
 
     The features of a view with d features and K clusters have a Gaussian code with one scale
     (``covariance="isotropic"``),
@@ -59,7 +60,7 @@ class MDLMultiView(SampledViews):
 
     where R is the sum of the squared distances from the cluster centres and PC the parametric
     complexity of s. The last term codes the centres. Other covariances replace the first term by
-    the maximum of the Gaussian log likelihood, and charge for their parameters.
+    minus the maximum of the Gaussian log likelihood, and charge for their parameters.
 
     Parameters
     ----------
@@ -76,11 +77,12 @@ class MDLMultiView(SampledViews):
         Covariance of continuous features. "isotropic", "diagonal" and "full" are shared by the
         clusters; "full_cluster" is a full covariance per cluster. If clusters have different
         shapes, a shared covariance favours too many clusters. Therefore, "auto" is "full_cluster"
-        where numbers of clusters are selected, unless ``sigma`` or ``geometry`` select published
-        codes, and "isotropic" otherwise.
+        if a number of clusters is selected, and "isotropic" if all numbers are given. "auto" is
+        also "isotropic" if ``sigma`` or ``geometry`` select published codes.
     constraints : {"hard", "soft"}, default="hard"
-        "hard" satisfies every pair or raises InfeasibleConstraints. "soft" retains pairs if that
-        shortens the description; use it if pairs may be wrong.
+        "hard" satisfies every must-link and cannot-link or raises InfeasibleConstraints. "soft"
+        retains must-links and cannot-links if that shortens the description; use "soft" if pairs
+        may be wrong.
     known_words : {"marginal", "given"}, default="marginal"
         "marginal" codes the clusters of the first view without the known groups, and suits clusters
         that are nearly independent of the groups. "given" codes the clusters given the groups, and
@@ -125,8 +127,9 @@ class MDLMultiView(SampledViews):
         Number of restarts; the shortest ones are refined, and the shortest description is kept. At
         most 10**6.
     max_iter : int, default=100
-        Maximum number of hard assignment steps at the end of an annealed restart, of accepted steps
-        of a search, and of accepted proposals in such a step; at most 10**6.
+        Maximum number of hard assignment steps at the end of an annealed restart. Also the maximum
+        number of accepted steps of a search, and of accepted proposals in such a step. At most
+        10**6.
     random_state : int, RandomState instance or None, default=None
         Determines initial values and samples.
     verbose : int, default=0
@@ -145,25 +148,26 @@ class MDLMultiView(SampledViews):
     dependent_ : bool
         Whether the labels are coded jointly.
     pdl_, cdl_, tdl_ : float
-        Lengths of the labels and of the features, and their sum. Fits that are not annealed include
-        parametric complexities. Annealed fits leave them out, as the tables of Yin (2007) do:
-        labels coded by their frequencies, and distances without constants (``w n log s`` unless a
-        bound of s is active).
+        Length of the labels, length of the features, and the sum of both lengths. Fits that are not
+        annealed include parametric complexities. Annealed fits leave parametric complexities out,
+        as the tables of Yin (2007) do. Their labels are coded by relative frequencies, and their
+        features by squared distances without constants: ``w n log s``, unless a bound of s is
+        active.
     complexity_ : float
         Remaining terms of L: parametric complexities, constants, and the code of the centres.
     objective_ : float
         ``tdl_ + complexity_``, the description length L in nats. Comparable between numbers of
         clusters and codings of the same rows, at the same ``geometry``.
     approximate_complexity_, approximate_length_ : float
-        Approximation of the parametric complexity of the labels that Yin (2007) prints,
-        :math:`(K - 1)/2 \log(N / 2\pi)` for K cells of a table of N rows, and its sum with
-        ``tdl_``. They reproduce Table 3.3; use ``objective_`` to compare numbers of clusters. NaN
-        if a joint table would have more than 4096 cells.
+        Parametric complexity of the labels by the approximation in Yin (2007),
+        :math:`(K - 1)/2 \log(N / 2\pi)` for K cells of a table of N rows; and the sum of this
+        complexity and ``tdl_``. These values reproduce Table 3.3 of Yin (2007); use ``objective_``
+        to compare numbers of clusters. NaN if a joint table would have more than 4096 cells.
     dependence_gain_ : float
-        Code length that joint coding of the labels by one table saves, in nats: N times the mutual
-        information of the labelings (the total correlation for three or more views), minus the
-        additional parametric complexity. Positive if views depend on each other. NaN if the joint
-        table would have more than 4096 cells.
+        Nats by which a joint code of the labels by one table is shorter than separate codes. The
+        gain is N times the mutual information of the labelings (the total correlation for three or
+        more views), minus the additional parametric complexity. Positive if views depend on each
+        other. NaN if the joint table would have more than 4096 cells.
     cluster_centers_ : list of ndarray of shape (n_clusters, n_features), or a single ndarray
         Means of the clusters; the mean of all rows for an empty cluster.
     scales_ : list of ndarray of shape (n_clusters,), or a single ndarray
@@ -173,19 +177,23 @@ class MDLMultiView(SampledViews):
     margins_ : list of ndarray of shape (n_clusters,)
         Shares of the clusters of every view.
     selection_ : pandas.DataFrame
-        Shortest description length of the restarts, by numbers of clusters and joint code.
+        Shortest description length of the restarts, for every combination of numbers of clusters
+        and of joint or separate coding of the labels.
     forest_ : ndarray of shape (n_views,)
         Parent of every view in the forest of the joint code; -1 for roots, and for a table.
     words_saved_ : ndarray of shape (n_views,)
-        Nats by which the joint code of all labels is shorter than the shortest joint code of the
-        other views plus a separate code of this view, at the fitted labels.
+        For every view, nats that the joint code of the labels of all views saves, at the fitted
+        labels. The alternative is a separate code of this view, plus the shortest joint code of all
+        other views.
     view_gain_ : ndarray of shape (n_views,)
-        Nats by which the description of all views is shorter than the shortest descriptions of this
-        view and of the other views. Only with ``view_gain=True``.
+        For every view, nats that a common description of all views saves. The alternative is the
+        shortest description of this view alone, plus the shortest description of all other views.
+        Only with ``view_gain=True``.
     uninformative_views_ : list of int
         Views with a single cluster.
     unlinked_views_ : list of int
-        Views whose labels are shortest when they are coded alone.
+        Views without an edge in the shortest forest: joint coding with other views does not shorten
+        their labels. All views if the labels are coded separately.
     known_dependence_ : float
         Nats by which the labels of the first view are shorter given the known groups. Only with
         ``known``.
@@ -214,9 +222,9 @@ class MDLMultiView(SampledViews):
 
     Notes
     -----
-    A fit is annealed if numbers of clusters are given, features are continuous with isotropic
-    covariance, labels are coded by a table or separately, there is no side information, and
-    ``view_gain`` is False. An annealed restart has these steps:
+    A fit is annealed under five conditions: numbers of clusters are given; features are continuous
+    with isotropic covariance; labels are coded by a table or separately; there is no side
+    information; and ``view_gain`` is False. An annealed restart has these steps:
 
     1. Initialise centres at random rows, with clusters of equal size.
     2. E-step at the current temperature: sample cells, or compute their probabilities.
@@ -235,9 +243,9 @@ class MDLMultiView(SampledViews):
 
     If rows times cells exceed 2e7, rows do not move between cells, but only in single views.
 
-    All other fits start at one cluster (if a number of clusters is selected), at the means of the
-    classes, and at k-means++ centres of all views together and of single views. Exact description
-    lengths decide about every step:
+    All other fits start at the means of the classes, and at k-means++ centres of all views together
+    and of single views. If a number of clusters is selected, they also start at one cluster. A step
+    is accepted if it shortens the exact description length:
 
     1. Move rows in one view, or jointly in two views, in the cells of a table, or in a tree of
        views.
@@ -247,9 +255,9 @@ class MDLMultiView(SampledViews):
        improve all results.
 
     Above 10,000 rows, these fits only move rows and merge clusters. Memory is
-    :math:`O(n \sum_v K_v d_v)`. `fit` warns of views that share their errors if residuals within
-    clusters have large canonical correlations. Such views are not independent given the clusters,
-    but the code assumes independence.
+    :math:`O(n \sum_v K_v d_v)`. `fit` warns of two views that share their errors, if the residuals
+    of these views within clusters have a large canonical correlation. Such views are not
+    independent given the clusters, but the code assumes independence.
 
     Partial labels ``y`` are worth a few nats each. Few labels decide between descriptions of nearly
     equal length, and rarely overrule the features. A class may have several clusters.
@@ -262,8 +270,8 @@ class MDLMultiView(SampledViews):
     ----------
     K. Yin (2007), "Inferring Informed Clustering Problems with Minimum Description Length
     Principle", PhD thesis, University at Albany, chapter 3: (3.1) to (3.5), (3.10) to (3.13),
-    theorem 3.1. ``sigma="cluster", geometry="exp"`` reproduces the printed lengths: (3.10) is the
-    objective with one scale per view, whereas the updates (3.13) and the tables have one per
+    theorem 3.1. ``sigma="cluster", geometry="exp"`` reproduces the printed lengths: the objective
+    (3.10) has one scale per view, whereas the updates (3.13) and the tables have one scale per
     cluster. Theorem 3.2 does not hold for sampled cells.
 
     Examples
@@ -377,7 +385,11 @@ class MDLMultiView(SampledViews):
         return task
 
     def _annealed_task(self, scaled: list[np.ndarray], sizes: tuple[int, ...]) -> Views:
-        """Arrange the rows and the solver calls of annealed restarts."""
+        """Make the input of the annealed restarts: statistics of the rows, and solver calls.
+
+        ``scaled`` has the centred and scaled rows (n, d) of every view, and ``sizes`` the numbers
+        of clusters of the views.
+        """
         n = len(scaled[0])
         layout = make_layout(np.zeros(n, int), 1)
         task = Views(n, make_rows(view_statistics(scaled), layout, 1), layout)
@@ -395,7 +407,7 @@ class MDLMultiView(SampledViews):
 
     @property
     def _coded_sizes(self) -> tuple[int, ...] | None:
-        """Numbers of features of the views whose centres are coded."""
+        """Number of features of every view if the centres are coded; None if not."""
         return self.view_sizes_ if self.centre_code == "half_log" else None
 
     def _coding_choices(self) -> tuple[bool, ...]:
@@ -415,7 +427,10 @@ class MDLMultiView(SampledViews):
         return tuple(kinds)
 
     def _cluster_limits(self, n: int, n_views: int) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-        """Largest number of clusters of every view, and whether the number is selected."""
+        """Largest number of clusters of every view, and whether the fit selects the number.
+
+        ``n`` is the number of rows.
+        """
         counts = self.n_clusters
         if not isinstance(counts, np.ndarray | list | tuple):
             counts = (counts,) * n_views
@@ -449,11 +464,11 @@ class MDLMultiView(SampledViews):
         return self
 
     def _objective_at(self, task: InformedTask, labels: np.ndarray) -> float:
-        """Description length of labels (n, V), or (n,) for one view."""
+        """Description length of labels of shape (n, V) for V views, or (n,) for one view."""
         return self._informed_length_at(task, labels.reshape(len(task.tables[0]), -1))
 
     def _unit_length(self, n: int) -> float:
-        """Description length of n rows in units of X, minus the length of the scaled rows."""
+        """Description length of ``n`` rows in units of X, minus the length of the scaled rows."""
         logs = np.log([view.scale for view in self._views])
         return float((2 * self._weights * n * logs).sum())
 

@@ -1,4 +1,4 @@
-"""Posterior of the labels of one table with pairs, labels and limits on distances."""
+"""Posterior of the cluster labels of one table, given pairs, partial labels and distance limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nrprob.methods.mdl.posterior import ViewPosterior
 
 
 class SampledPairs(PairEstimator):
-    """Clusterer of one table whose description length can be sampled."""
+    """Base class of clusterers of one table with samples from the posterior of the labels."""
 
     # Parameters of the estimator.
     constraints: str
@@ -27,11 +27,14 @@ class SampledPairs(PairEstimator):
 
     @property
     def _cluster_limit(self) -> int:
-        """Largest number of clusters."""
+        """Largest number of clusters that a fit with the present parameters can have."""
         raise NotImplementedError
 
     def _hard_pairs(self, task: Any) -> tuple[list[Pairs], list[Pairs]]:
-        """Hard must-links and cannot-links, including pairs that the limits imply."""
+        """Hard must-links and cannot-links of a fit, including pairs that limits or labels imply.
+
+        ``task`` is the validated input of the fit.
+        """
         raise NotImplementedError
 
     def sample_posterior(
@@ -41,9 +44,9 @@ class SampledPairs(PairEstimator):
         r"""Sample the posterior of the labels, :math:`p(z \mid X) \propto \exp(-L)`.
 
         The description length L is the objective of the fit, with complete codes only. Clusters of
-        continuous features have normal distributions with conjugate priors, whose parameters are
-        integrated out. Numbers of clusters up to the largest one have equal probabilities. The
-        result is the posterior of `MDLMultiView` for a single view; see
+        continuous features have normal distributions; their parameters have conjugate priors and
+        are integrated out. Numbers of clusters from 1 to the largest number have equal prior
+        probabilities. The result is the posterior of `MDLMultiView` for a single view; see
         `MDLMultiView.sample_posterior` for the priors and the algorithm. The method does not need a
         fit, and does not change a fitted model.
 
@@ -51,32 +54,31 @@ class SampledPairs(PairEstimator):
         ----------
         X, y, must_link, cannot_link : as in `fit`
         known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
-            Known groups, with separate frequencies of binary features and counts. Every group
-            shifts all clusters of continuous features by an effect, which is sampled.
+            Known groups. Binary features and counts have separate frequencies in every group. With
+            continuous features, every group shifts all clusters by an effect, which is sampled.
         num_samples : int, default=1000
-            Draws of every chain.
+            Number of draws of every chain.
         num_warmup : int, default=500
-            Iterations of every chain before the first draw.
+            Number of warm-up iterations of every chain, before the first draw.
         num_chains : int, default=4
             Number of chains, from different initial labels. At most 1000.
         thinning : int, default=1
-            Iterations from one draw to the next.
+            Number of iterations from one draw to the next.
         random_state : int, RandomState instance or None, default=None
-            Seed; None takes the ``random_state`` of the estimator.
+            Seed; None uses the ``random_state`` of the estimator.
 
         Returns
         -------
         ViewPosterior
-            Draws, counts of moves and diagnostics, of view 0.
+            Draws, counts of moves and diagnostics; the table is view 0.
 
         Raises
         ------
         InfeasibleConstraints
-            A ValueError, if no clustering satisfies hard constraints.
+            A ValueError, if no clustering satisfies the hard constraints.
         ValueError
-            If the data do not fit the parameters. Also for ``epsilon``, for limits on sizes, and
-            for soft constraints together with hard labels, ``delta`` or ``max_diameter``: the
-            sampler does not support these.
+            If the data do not fit the parameters. The sampler does not support ``epsilon``, limits
+            on sizes, or soft constraints together with hard labels, ``delta`` or ``max_diameter``.
 
         Warns
         -----
@@ -114,7 +116,10 @@ class SampledPairs(PairEstimator):
         )  # fmt: skip
 
     def _check_posterior(self, y: Any) -> None:
-        """Raise ValueError for constraints that the posterior of a view does not have."""
+        """Raise ValueError for constraints that `sample_posterior` does not support.
+
+        ``y`` are the partial labels, or None.
+        """
         for name in ("epsilon", "min_size", "max_size"):
             if getattr(self, name) is not None:
                 raise ValueError(

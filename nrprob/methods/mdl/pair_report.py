@@ -1,7 +1,7 @@
 """Table of the must-link and cannot-link pairs that were passed to a fit.
 
-For each of p pairs, the table states whether the labels satisfy the pair, whether the fit accepted
-the pair as correct, and by how many nats the pair shortens the code words.
+For every pair, the table states whether the labels satisfy the pair, and whether the fit accepted
+the pair as correct. It also has the number of nats by which the pair shortens the code words.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _KINDS = ("must_link", "cannot_link")
 
 @dataclass
 class Report:
-    """Outcome of the pairs that were passed to a fit.
+    """Outcome of the must-link and cannot-link pairs that were passed to a fit.
 
     Attributes
     ----------
-    problem : hard and soft pairs of the fit, without the data
+    problem : hard and soft pairs of the fit; the description length, which has the data, is deleted
     result : description of the best labels
-    pairs : must-links and cannot-links as given, each an array (p, 2) of row indices
+    pairs : must-links and cannot-links as the user passed them, each an array (p, 2) of row indices
     hard : whether the fit had to satisfy all pairs
     """
 
@@ -46,12 +46,13 @@ class Report:
 
     @functools.cached_property
     def pair_table(self) -> pd.DataFrame:
-        """DataFrame with one row per given pair.
+        """DataFrame with one row per pair that was passed to the fit.
 
-        ``kind`` is the type of the pair, and ``i`` and ``j`` are its rows. ``satisfied`` states
-        whether the labels satisfy the pair, and ``accepted`` whether the fit accepted the pair as
-        correct. ``nats`` is the increase of the length of the code words without this pair, and 0
-        for pairs that are not accepted or follow from other pairs.
+        ``kind`` is the type of the pair, "must_link" or "cannot_link"; ``i`` and ``j`` are the
+        indices of its rows. ``satisfied`` states whether the labels satisfy the pair, and
+        ``accepted`` whether the fit accepted the pair as correct. ``nats`` is the increase of the
+        length of the code words if this pair is removed. It is 0 for pairs that are not accepted or
+        follow from other pairs.
         """
         import pandas as pd
 
@@ -102,5 +103,5 @@ class Report:
         return pd.DataFrame(lines, columns=columns)
 
     def _always_apart(self, key: tuple[int, int]) -> bool:
-        """Whether a hard cannot-link separates the two components ``key``."""
+        """Whether a hard cannot-link separates two must-link components with indices ``key``."""
         return bool((self.problem.parts.edges == key).all(1).any())

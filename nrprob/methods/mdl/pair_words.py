@@ -1,7 +1,8 @@
-"""Exact lengths of the words of the first view under cannot-links and soft pairs, compiled.
+"""Compiled lengths of the code words of the first view under cannot-links and soft pairs.
 
-`nrprob.methods.mdl.linked_words` defines words and open clusters; here, one labeling is evaluated
-at a time. C units are in K clusters; B units occur in pairs.
+`nrprob.methods.mdl.label_codes` defines code words and open clusters. A *unit* is a must-link
+component, which has one label. C units are in K clusters, and B of the units occur in pairs. Every
+function evaluates the labels (C,) of one clustering.
 """
 
 from __future__ import annotations
@@ -23,24 +24,33 @@ _STATIC: dict[str, Any] = {"static": True}
 
 
 class PairWords(Protocol):
-    """Words of the units of the first view under pairs."""
+    """Code words of the labels of C must-link components under pairs, in compiled programs."""
 
     def length(self, z: jax.Array) -> jax.Array:
-        """Length of the words of labels (C,); infinite if a hard cannot-link is violated."""
+        """Total length of the code words of labels z (C,), in nats.
+
+        The length is infinite if the labels violate a hard cannot-link.
+        """
         ...
 
     def taken(self, z: jax.Array, unit: jax.Array) -> jax.Array:
-        """Clusters (K,) that hard cannot-links exclude for a unit, given labels (C,)."""
+        """Mask (K,) of the clusters that hard cannot-links exclude for one component.
+
+        ``unit`` is the index of the component, and z (C,) are the labels of all components.
+        """
         ...
 
 
 def shortest_words(count: jax.Array, often: jax.Array, open_: jax.Array) -> jax.Array:
-    """Minimum length of words over the weights of the clusters, by Newton's method.
+    """Minimise the total length of code words over the cluster probabilities, by Newton's method.
+
+    The function returns the minimum in nats; `nrprob.methods.mdl.label_codes.optimal_words` is the
+    equivalent in NumPy.
 
     Parameters
     ----------
-    count : (K,) numbers of words that encode a cluster
-    often : (U,) numbers of words, for U sets of clusters that are open to a word
+    count : (K,) number of words that encode each of K clusters
+    often : (U,) for each of U sets of clusters, number of words to which exactly this set is open
     open_ : (U, K) whether a set includes a cluster
     """
     # A word with a single open cluster has length 0, and no influence on the weights.
@@ -75,13 +85,14 @@ def shortest_words(count: jax.Array, often: jax.Array, open_: jax.Array) -> jax.
 
 @node
 class CannotLinkWords:
-    """Words under hard cannot-links.
+    """Code words of the labels of C units (must-link components) under e hard cannot-links.
 
     Attributes
     ----------
     early, late : (e,) units of every cannot-link; the word of ``early`` is sent first
     place : (C,) position of every unit among the B units in cannot-links; -1 for all other units
-    n_bound, k : numbers B and K
+    n_bound : number B of units in cannot-links
+    k : number K of clusters
     """
 
     early: jax.Array
@@ -91,7 +102,7 @@ class CannotLinkWords:
     k: int = field(metadata=_STATIC)
 
     def length(self, z: jax.Array) -> jax.Array:
-        """Length of the words of labels (C,); see `PairWords`."""
+        """Total length of the code words of labels z (C,); see `PairWords`."""
         open_ = jnp.ones((self.n_bound + 1, self.k), bool)
         open_ = open_.at[self.place[self.late], z[self.early]].set(False)
         free = jnp.asarray(z.size - self.n_bound, float)
@@ -101,7 +112,7 @@ class CannotLinkWords:
         return jnp.where(violated, jnp.inf, shortest_words(count, often, open_))
 
     def taken(self, z: jax.Array, unit: jax.Array) -> jax.Array:
-        """Clusters (K,) that cannot-links exclude for a unit; see `PairWords`."""
+        """Mask (K,) of the clusters that cannot-links exclude for ``unit``; see `PairWords`."""
         across = jnp.where(self.early == unit, z[self.late], -1)
         across = jnp.where(self.late == unit, z[self.early], across)
         return (across[:, None] == jnp.arange(self.k)).any(0)
@@ -109,13 +120,17 @@ class CannotLinkWords:
 
 @node
 class SoftPairWords:
-    """Words and flags under soft pairs: of each type, all satisfied pairs are retained, or none.
+    """Code words and flags of the labels of C units under soft must-links and cannot-links.
+
+    Of each type of pairs, the code retains all satisfied pairs or none, whichever is shorter.
 
     Attributes
     ----------
     bound : (B,) units in pairs, in the order of transmission
-    links, apart : (p, 2) positions in ``bound`` of the units of must-links and of cannot-links
-    link_flags, apart_flags : lengths of the flags of a type, by the number of retained pairs
+    links, apart : (p, 2) positions in ``bound`` of the two units of every must-link, and of every
+        cannot-link
+    link_flags, apart_flags : (p + 1,) length of the flags of the must-links, and of the
+        cannot-links, for every number of retained pairs
     k : number K of clusters
     """
 
@@ -127,7 +142,7 @@ class SoftPairWords:
     k: int = field(metadata=_STATIC)
 
     def length(self, z: jax.Array) -> jax.Array:
-        """Length of the words and flags of labels (C,); see `PairWords`."""
+        """Total length of the code words and flags of labels z (C,); see `PairWords`."""
         count = (z[:, None] == jnp.arange(self.k)).sum(0)
         z = z[self.bound]
         free = (count - (z[:, None] == jnp.arange(self.k)).sum(0)).astype(float)
@@ -143,13 +158,20 @@ class SoftPairWords:
         return jax.lax.map(chosen_length, jnp.asarray(choices)).min()
 
     def taken(self, z: jax.Array, unit: jax.Array) -> jax.Array:
-        """No cluster (K,) is excluded; see `PairWords`."""
+        """Mask (K,) without excluded clusters, since soft pairs exclude none; see `PairWords`."""
         return jnp.zeros(self.k, bool)
 
     def _words(
         self, z: jax.Array, free: jax.Array, link_on: jax.Array, apart_on: jax.Array
     ) -> jax.Array:
-        """Length of the words for masks of retained pairs."""
+        """Total length of the code words, given the pairs that the code retains.
+
+        Parameters
+        ----------
+        z : (B,) labels of the units in pairs
+        free : (K,) numbers of units without pairs in every cluster
+        link_on, apart_on : (p,) masks of the retained must-links, and of the retained cannot-links
+        """
         b = z.size
 
         # Linked units share the first word: propagate the smallest index.
@@ -173,7 +195,10 @@ class SoftPairWords:
 
 
 def compile_words(words: LinkedWords | SoftWords | None) -> PairWords | None:
-    """Words as arrays of compiled programs."""
+    """Convert code words of the search to code words in compiled programs; None stays None.
+
+    `SoftWords` must have no hard cannot-links.
+    """
     if words is None:
         return None
     if isinstance(words, SoftWords):

@@ -1,4 +1,4 @@
-"""Posterior of the labels of several views, under their description length."""
+"""Posterior of the cluster labels of several views, defined by their description length."""
 
 from __future__ import annotations
 
@@ -52,19 +52,22 @@ class ViewPosterior:
     Attributes
     ----------
     draws : xarray.Dataset
-        ``labels`` (chain, draw, view, observation); ``n_clusters`` (chain, draw, view), the number
-        of clusters with samples; ``log_density`` (chain, draw), minus the description length in
-        nats, in units of X. Also ``parents`` (chain, draw, view) if labels are coded by a forest,
-        -1 for roots; and ``hyperparameters`` (chain, draw, view, hyperparameter) of continuous
-        views, for standardised features. With known groups and continuous views, ``effects``
-        (chain, draw, view, group, feature) of the groups relative to the mean over samples, in
-        units of X and NaN beyond the features of a view, and their standard deviation
-        ``effect_scale`` (chain, draw, view), for standardised features.
+        Always has ``labels`` (chain, draw, view, observation); ``n_clusters`` (chain, draw, view),
+        the number of clusters with samples; and ``log_density`` (chain, draw), minus the
+        description length in nats, for features in units of X. If labels are coded by a forest,
+        ``parents`` (chain, draw, view) has the parent of every view, -1 for roots. With continuous
+        views, ``hyperparameters`` (chain, draw, view, hyperparameter) refers to standardised
+        features. With known groups and continuous views, there are ``effects`` (chain, draw, view,
+        group, feature) and ``effect_scale`` (chain, draw, view). Effects are relative to the mean
+        over samples, in units of X, and NaN beyond the features of a view. ``effect_scale`` is
+        their standard deviation, for standardised features.
     sample_stats : xarray.Dataset
-        Numbers of proposed and accepted moves since the previous draw, (chain, draw).
+        Numbers of proposed and of accepted moves since the previous draw, each of shape (chain,
+        draw).
     diagnostics : pandas.DataFrame
-        Result of `nrprob.posterior.diagnose` for every view, and for the log density, the edges of
-        the forest, and the standard deviations of the effects of known groups.
+        Result of `nrprob.posterior.diagnose` for the labels of every view. Further rows are for the
+        log density, the edges of the forest, and the standard deviations of the effects of known
+        groups.
     converged : bool
         Whether R-hat is below 1.05 and the bulk ESS at least 100, for all quantities in
         ``diagnostics``.
@@ -86,10 +89,10 @@ class ViewPosterior:
         return self.draws["labels"].isel(view=view)
 
     def to_arviz(self) -> Any:
-        """Draws in the container type of the installed ArviZ; see `nrprob.posterior.to_arviz`.
+        """Convert the draws to the container type of the installed ArviZ.
 
-        Labels of all views are in the group ``partition``. Functions of `nrprob.posterior` need the
-        labels of one view: pass ``labels(view)`` to them.
+        See `nrprob.posterior.to_arviz`. Labels of all views are in the group ``partition``. Pass
+        ``labels(view)`` to functions of `nrprob.posterior`, which need the labels of one view.
         """
         posterior = {str(name): a for name, a in self.draws.items() if name != "labels"}
         stats = {str(name): a for name, a in self.sample_stats.items()}
@@ -98,7 +101,7 @@ class ViewPosterior:
 
 
 class SampledViews(InformedViews):
-    """Multi-view clusterer whose description length can be sampled."""
+    """Base class of multi-view clusterers with samples from the posterior of the labels."""
 
     def sample_posterior(
         self, X, y=None, *, known=None, must_link=None, cannot_link=None,
@@ -108,29 +111,30 @@ class SampledViews(InformedViews):
 
         .. math:: p(z_1, ..., z_V, forest \mid X) \propto \exp(-L)
 
-        The description length L is the objective of the fit, with complete codes only. Binary
-        features, counts, labels, pairs and classes have the same codes as in `fit`. Labels that are
-        coded by a forest are sampled together with the forest. Clusters of continuous features have
-        normal distributions with conjugate priors, whose parameters are integrated out; their
-        covariances are full for ``covariance="full"`` and "full_cluster", and diagonal otherwise.
-        The method does not need a fit, and does not change a fitted model.
+        where z_v are the labels of view v, and the forest is part of the code of the labels. The
+        description length L is the objective of the fit, with complete codes only. Binary features,
+        counts, labels, pairs and classes have the same codes as in `fit`. Labels that are coded by
+        a forest are sampled together with the forest. Clusters of continuous features have normal
+        distributions; their parameters have conjugate priors and are integrated out. Covariances
+        are full for ``covariance="full"`` and "full_cluster", and diagonal for other values. The
+        method does not need a fit, and does not change a fitted model.
 
         Parameters
         ----------
         X, y, must_link, cannot_link : as in `fit`
         known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
-            Known groups, with separate frequencies of binary features and counts. In continuous
-            views, every group shifts all clusters by an effect, which is sampled.
+            Known groups. Binary features and counts have separate frequencies in every group. In
+            continuous views, every group shifts all clusters by an effect, which is sampled.
         num_samples : int, default=1000
-            Draws of every chain.
+            Number of draws of every chain.
         num_warmup : int, default=500
-            Iterations of every chain before the first draw.
+            Number of warm-up iterations of every chain, before the first draw.
         num_chains : int, default=4
             Number of chains, from different initial labels. At most 1000.
         thinning : int, default=1
-            Iterations from one draw to the next.
+            Number of iterations from one draw to the next.
         random_state : int, RandomState instance or None, default=None
-            Seed; None takes the ``random_state`` of the estimator.
+            Seed; None uses the ``random_state`` of the estimator.
 
         Returns
         -------
@@ -141,7 +145,7 @@ class SampledViews(InformedViews):
         Raises
         ------
         InfeasibleConstraints
-            A ValueError, if no clustering satisfies hard constraints.
+            A ValueError, if no clustering satisfies the hard constraints.
         ValueError
             If the data do not fit the parameters; the message says what to change.
 
@@ -157,11 +161,12 @@ class SampledViews(InformedViews):
 
         Notes
         -----
-        The posterior is one of unordered partitions: it sums the probabilities of the labelings of
-        a partition. With a given number of clusters K, clusters may be empty, and a partition into
-        k clusters has K! / (K - k)! labelings. With "auto", numbers of clusters from 1 to
-        ``max_clusters`` have equal probabilities, and a partition into k clusters has k! labelings.
-        ``log_density`` belongs to a single labeling. ``dependent="auto"`` is the same as True.
+        The posterior is a distribution over unordered partitions: the probability of a partition is
+        the sum over its labelings. With a given number of clusters K, clusters may be empty, and a
+        partition into k clusters has K! / (K - k)! labelings. With "auto", numbers of clusters from
+        1 to ``max_clusters`` have equal prior probabilities, and a partition into k clusters has k!
+        labelings. ``log_density`` belongs to a single labeling. ``dependent="auto"`` is the same as
+        True.
         ``sigma``, ``geometry``, ``scale_range`` and ``centre_code`` have no effect.
 
         Conjugate priors, for standardised features: the mean of a cluster has the prior
@@ -228,10 +233,13 @@ class SampledViews(InformedViews):
     def _start_chains(
         self, task: InformedTask, num_chains: int, thinning: int, random: np.random.RandomState
     ) -> tuple[CheckpointedChains, dict[int, np.ndarray]]:
-        """Make chains whose initial labels are those of the search.
+        """Make chains whose initial labels are made as for the restarts of a fit.
 
-        Also returns, for every continuous view, the units (d,) of the standardised features: the
-        values in X that correspond to 1.
+        Returns
+        -------
+        chains : chains before the first iteration
+        units : for every continuous view, by index, the units (d,) of the standardised features:
+            differences in X that correspond to a difference of 1
         """
         kinds, tables = task.kinds, list(task.tables)
         continuous = [v for v, kind in enumerate(kinds) if kind == "gaussian"]
@@ -259,10 +267,10 @@ class SampledViews(InformedViews):
 def _summarise_chains(
     chains: CheckpointedChains, units: dict[int, np.ndarray], group_names: list[str]
 ) -> ViewPosterior:
-    """Draws and diagnostics of chains.
+    """Collect the draws and diagnostics of chains, and warn if the chains have not converged.
 
     ``units`` has the units (d,) of the standardised features of continuous views; see
-    `SampledViews._start_chains`.
+    `SampledViews._start_chains`. ``group_names`` are the names of the known groups.
     """
     import pandas as pd
     import xarray
@@ -328,7 +336,11 @@ def _summarise_chains(
 
 
 def _edge_traces(parents: np.ndarray) -> dict[str, np.ndarray]:
-    """Traces (chain, draw) of edges between two views, in any direction."""
+    """Traces (chain, draw) of the edges of the forest, by name of the edge.
+
+    A trace is 1 if one of two views is the parent of the other, and 0 if not. ``parents`` (chain,
+    draw, view) are the parents of the views.
+    """
     n_views = parents.shape[2]
     return {
         f"edge[{u},{v}]": ((parents[..., v] == u) | (parents[..., u] == v)).astype(float)

@@ -1,7 +1,8 @@
-"""Description of the labels of one view under pairs, with a choice of the soft pairs to retain.
+"""Description length of the labels of one table under hard and soft must-links and cannot-links.
 
-The description may ignore a soft pair; flags mark the soft pairs that the description retains.
-Sizes: n rows, p pairs of a type, k clusters.
+The description may ignore a soft pair. Flags mark the soft pairs that the description retains. The
+code words of the labels are those of `nrprob.methods.mdl.label_codes`. Sizes: n rows, p pairs of a
+type, k clusters.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from nrprob.methods.mdl.soft_pairs import SoftPairs
 
 @dataclass
 class Described:
-    """Labels of the rows, and their description length.
+    """Labels of n rows, and the parts of their description length.
 
     Attributes
     ----------
     labels : (n,) clusters of the rows
-    lengths : parts of the length, in nats: "words", "features", "flags", and "classes" if there are
-        classes
-    weights : (k,) probabilities of the clusters
-    link_on, apart_on : masks of the retained soft must-links and soft cannot-links
+    lengths : parts of the description length in nats. "words" are the code words of the labels,
+        "features" the features given the labels, and "flags" the flags of retained pairs. With
+        known classes, "classes" are the classes given the labels
+    weights : (k,) cluster probabilities of the code words
+    link_on : mask of the soft must-links that the description retains
+    apart_on : mask of the soft cannot-links that the description retains
     """
 
     labels: np.ndarray
@@ -39,22 +42,22 @@ class Described:
 
     @property
     def length(self) -> float:
-        """Description length in nats."""
+        """Total description length in nats: the sum of ``lengths``."""
         return float(sum(self.lengths.values()))
 
 
 @dataclass
 class ConstrainedProblem:
-    """Rows with hard constraints and soft pairs.
+    """Description length of the labels of n rows under hard and soft must-links and cannot-links.
 
     Attributes
     ----------
-    length : description length of labels (n, 1); for each type of soft pairs, either all satisfied
-        pairs are retained or none
-    parts : components of the hard must-links, with the hard cannot-links between them
+    length : objective of the search for labels (n, 1). For each type of soft pairs, this objective
+        retains either all satisfied pairs or none; `describe_labels` also drops single pairs
+    parts : components of the hard must-links, and hard cannot-links between these components
     link, apart : soft must-links and soft cannot-links
     k : number of clusters
-    positions : (n,) position of every row in the order of transmission
+    positions : (n,) position of every row in the order in which code words are transmitted
     """
 
     length: InformedLength
@@ -80,7 +83,7 @@ class ConstrainedProblem:
         return bool((must[:, 0] == must[:, 1]).all() and (cannot[:, 0] != cannot[:, 1]).all())
 
     def describe_labels(self, labels: np.ndarray) -> Described:
-        """Describe labels (n,), with the soft pairs retained that shorten the description."""
+        """Description of labels (n,) that retains soft pairs if they shorten the description."""
         length, columns = self.length, labels[:, None]
         on, words, flags, weights = self._choose_pairs(labels)
         if length.target.groups is None:
@@ -97,9 +100,10 @@ class ConstrainedProblem:
         return Described(labels, lengths, weights, *on)
 
     def retained_pairs(self, on: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Retained must-links and cannot-links, pairs of rows: soft pairs first, then hard pairs.
+        """Must-links and cannot-links of the code, two arrays (p, 2) of row indices.
 
-        ``on`` are masks of the retained soft must-links and of the retained soft cannot-links.
+        In each array, retained soft pairs come first, then hard pairs. ``on`` has two masks: of the
+        retained soft must-links, and of the retained soft cannot-links.
         """
         return (
             np.concatenate([self.link.rows[on[0]], self.parts.must_rows]),
@@ -109,14 +113,14 @@ class ConstrainedProblem:
     def _choose_pairs(
         self, labels: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray], float, float, np.ndarray]:
-        """Choose the soft pairs to retain for labels (n,).
+        """Choose the soft pairs that the description of labels (n,) retains.
 
         Returns
         -------
-        on : masks of the retained soft must-links and soft cannot-links
-        length : length of the words, without the parametric complexity of the weights
+        on : two masks, of the retained soft must-links and of the retained soft cannot-links
+        length : length of the code words, without the parametric complexity of the weights
         flags : length of the flags
-        weights : (k,) weights of the clusters
+        weights : (k,) cluster probabilities of the code words
         """
         same = [labels[p.rows[:, 0]] == labels[p.rows[:, 1]] for p in (self.link, self.apart)]
         satisfied = same[0], ~same[1]
@@ -172,5 +176,5 @@ class ConstrainedProblem:
 
 
 def _flag_cost(n_kept: int, n: int) -> float:
-    """Change of the code length of the flags if the last of ``n_kept`` pairs is retained."""
+    """Increase of `flags_length` from ``n_kept - 1`` to ``n_kept`` retained pairs out of ``n``."""
     return flags_length(n_kept, n) - flags_length(n_kept - 1, n) if n_kept else 0.0

@@ -1,8 +1,8 @@
-"""Proposals that change the labels of many units of one view at a time, and their refinement.
+"""Local search by proposals, which change the labels of many units of one view at a time.
 
-C units are in at most K clusters. Proposals are m labelings (m, C). Proposals of a type are ordered
-by their description lengths, or by upper bounds if there are many cannot-links. Single moves start
-from the shortest proposals.
+A unit is a must-link component or a sample. C units are in at most K clusters. Proposals are m
+labelings (m, C). Proposals of a type are ordered by their description lengths, or by upper bounds
+of the lengths if there are many cannot-links. Moves of single units refine the shortest proposals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nrprob.statistics.groups import group_sums
 _REFINED = 4  # largest number of proposals of a type from which single moves are made
 _EXCHANGES = 16  # largest number of exchanges per pair of clusters, and of moves of linked sets
 _MERGES, _DIVISIONS = 64, 32  # largest numbers of pairs of clusters that are merged, or redivided
-_TWICE = 2  # number of splits of a cluster whose parts are split again
+_TWICE = 2  # largest number of splits per cluster whose parts are split again
 _NEAR_PAIRS = 3  # largest number of redivided pairs of clusters, per cluster
 
 
@@ -37,22 +37,23 @@ def improve_labels(
     splits: bool = True,
     chains: bool = True,
 ) -> tuple[np.ndarray, list[float], bool]:
-    """Make moves, and accept proposals while they shorten the description.
+    """Improve the labels of one view by moves of single units and by proposals.
 
     Parameters
     ----------
-    objective : description length of labels
-    z : (C,) initial clusters, which satisfy all constraints
-    tol : smallest decrease of the length, in nats, that counts
+    objective : description length of the labels of the view
+    z : (C,) initial clusters of the units, which satisfy all constraints
+    tol : smallest decrease of the length, in nats, that counts as an improvement
     max_rounds : maximum number of accepted proposals
-    labelings : other groupings (C,) of the units, by which clusters may split
-    splits : whether proposals include more than merges
-    chains : whether proposals include chains of moves
+    labelings : other labelings (C,) of the units, by which clusters may split, and which may
+        replace the clusters
+    splits : whether there are proposals other than merges of clusters and chains of moves
+    chains : whether there are proposals by chains of moves
 
     Returns
     -------
-    z : (C,) clusters
-    trace : length after the first single moves, and after every accepted proposal
+    z : (C,) improved clusters of the units
+    trace : description length after the first single moves, and after every accepted proposal
     converged : whether no single move and no proposal shortens the description by more than ``tol``
     """
     z = improve_by_passes(objective, z, tol)
@@ -73,10 +74,11 @@ def improve_labels(
 def _refine_best(
     objective: ViewObjective, z: np.ndarray, proposals: np.ndarray, current: float, tol: float
 ) -> tuple[np.ndarray, float] | None:
-    """Make single moves from the shortest proposals; return the shortest labels and their length.
+    """Refine the shortest of the ``proposals`` (m, C) by moves of single units.
 
-    The result is None unless its length is below ``current - tol``. ``z`` (C,) are the current
-    labels, with the description length ``current``.
+    The function returns the labels (C,) of the shortest refined proposal, and their description
+    length. It returns None unless this length is below ``current - tol``. ``z`` (C,) are the
+    current labels, with the description length ``current``.
     """
     if not len(proposals):
         return None
@@ -94,7 +96,15 @@ def _refine_best(
 
 
 class _Proposals:
-    """Proposals (m, C) of labelings that differ from current labels (C,) by more than one move."""
+    """Generator of proposals: labelings (m, C) that may differ from z by many moves.
+
+    z (C,) are the current labels of C units. Every method returns proposals of one type, of which
+    there may be none. The arguments are those of `improve_labels`.
+
+    Attributes
+    ----------
+    types : methods of the types of proposals that the arguments select
+    """
 
     def __init__(
         self,
@@ -119,7 +129,13 @@ class _Proposals:
         )
 
     def _used_pairs(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs (p, 2) of clusters with units, and whether cannot-links allow their merge (p,)."""
+        """All p pairs of clusters that have units, given labels z (C,).
+
+        Returns
+        -------
+        pairs : (p, 2) the two clusters of every pair
+        allowed : (p,) whether hard cannot-links allow to merge the two clusters
+        """
         used = np.flatnonzero(np.bincount(z, minlength=self.k))
         pairs = used[np.stack(np.triu_indices(used.size, 1), 1)]
         linked = np.zeros((self.k, self.k), bool)
@@ -128,7 +144,10 @@ class _Proposals:
         return pairs, ~linked[pairs[:, 0], pairs[:, 1]]
 
     def _scatter_increases(self, z: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-        """Increase (p,) of the scatter of the units if the two clusters of a pair merge."""
+        """Increase (p,) of the within-cluster sum of squares if the clusters of a pair are merged.
+
+        ``pairs`` (p, 2) are pairs of clusters, and z (C,) are the labels of the units.
+        """
         mass = self.objective.mass
         size = np.bincount(z, mass, self.k)
         centres = group_sums(self.objective.mean * mass[:, None], z, self.k)
@@ -138,7 +157,7 @@ class _Proposals:
         return size[first] * size[second] / (size[first] + size[second]) * square
 
     def merge_clusters(self, z: np.ndarray) -> np.ndarray:
-        """Proposals in which two clusters are one."""
+        """Proposals that merge two clusters, for the nearest pairs of clusters."""
         pairs, allowed = self._used_pairs(z)
         pairs = pairs[allowed]
         nearest = np.argsort(self._scatter_increases(z, pairs), kind="stable")
@@ -146,7 +165,11 @@ class _Proposals:
         return np.where(z == pairs[:, 1:], pairs[:, :1], z)
 
     def _linked_parts(self, z: np.ndarray, a: int, b: int) -> np.ndarray:
-        """Parts (C,) of two clusters that cannot-links between them connect, as integers."""
+        """Index (C,) of the connected component of every unit in a graph of cannot-links.
+
+        The graph has the hard cannot-links between units in the clusters a and b, given labels z
+        (C,). A connected component is called a part.
+        """
         early, late = self.objective.links
         edge = np.isin(z[early], (a, b)) & np.isin(z[late], (a, b))
         graph = sparse.coo_array(
@@ -155,9 +178,10 @@ class _Proposals:
         return connected_components(graph, directed=False)[1]
 
     def exchange_clusters(self, z: np.ndarray) -> np.ndarray:
-        """Exchange two clusters within parts that cannot-links connect (Kempe chains).
+        """Proposals that exchange two clusters within a Kempe chain.
 
-        Single moves cannot exchange the clusters of units that cannot-links connect.
+        A Kempe chain is a set of units in the two clusters that hard cannot-links connect. Moves of
+        single units cannot exchange the clusters of such units.
         """
         pairs, allowed = self._used_pairs(z)
         proposals = [np.zeros((0, z.size), z.dtype)]
@@ -173,7 +197,10 @@ class _Proposals:
         return np.concatenate(proposals)
 
     def move_linked_sets(self, z: np.ndarray) -> np.ndarray:
-        """Move sets of units, connected by retained soft must-links, to another cluster."""
+        """Proposals that move a set of units of one cluster to another cluster.
+
+        Soft must-links connect the units of the set.
+        """
         words = self.objective.words
         if not isinstance(words, SoftWords):
             return np.zeros((0, z.size), z.dtype)
@@ -187,15 +214,15 @@ class _Proposals:
         return np.where(linked == sets[:, None], clusters[:, None], z)
 
     def split_clusters(self, z: np.ndarray) -> np.ndarray:
-        """Proposals in which a part of a cluster joins an empty cluster, if there is one."""
+        """Proposals that move a part of a cluster to an empty cluster, if there is one."""
         size = np.bincount(z, minlength=self.k)
         return self._split(z, size.nonzero()[0] if size.min() == 0 else [], int(size.argmin()))
 
     def split_twice(self, z: np.ndarray) -> np.ndarray:
-        """Proposals in which a cluster splits in three, if two clusters are empty.
+        """Proposals that split a cluster in three, if two clusters are empty.
 
-        If a cluster contains three groups of equal distances, a split in two may cost more nats for
-        code words than it saves, although a split in three shortens the description.
+        If a cluster contains three groups at equal distances, a split in two may lengthen the code
+        words by more nats than it saves. A split in three may still shorten the description.
         """
         empty = np.flatnonzero(np.bincount(z, minlength=self.k) == 0)
         if empty.size < 2:
@@ -207,7 +234,10 @@ class _Proposals:
         return np.concatenate(proposals)
 
     def adopt_labelings(self, z: np.ndarray) -> np.ndarray:
-        """Proposals equal to other groupings of the units, if there are no hard cannot-links."""
+        """Proposals equal to the other ``labelings`` of the units.
+
+        There are none if there are hard cannot-links.
+        """
         proposals = [np.zeros((0, z.size), z.dtype)]
         for labeling in self.labelings if not self.objective.links[0].size else ():
             codes = factorize(labeling)[0].astype(z.dtype)
@@ -216,7 +246,7 @@ class _Proposals:
         return np.concatenate(proposals)
 
     def divide_pairs(self, z: np.ndarray) -> np.ndarray:
-        """Proposals that redivide two near clusters, or merge them and split another cluster."""
+        """Proposals that redivide two near clusters, or merge two and split another cluster."""
         pairs, allowed = self._used_pairs(z)
         nearest = np.argsort(self._scatter_increases(z, pairs), kind="stable")
         proposals = [np.zeros((0, z.size), z.dtype)]
@@ -233,10 +263,10 @@ class _Proposals:
         return np.concatenate(proposals)
 
     def _respect_links(self, z: np.ndarray, proposals: np.ndarray, a: int, b: int) -> np.ndarray:
-        """Divide clusters a and b as in ``proposals`` (m, C), as far as cannot-links allow.
+        """Adapt ``proposals`` (m, C), which redivide clusters a and b, to the hard cannot-links.
 
-        Units that cannot-links connect keep their clusters in ``z`` (C,), or all exchange the two
-        clusters, by majority of the samples.
+        Units that cannot-links connect decide together, by majority of their samples: either all of
+        them keep their clusters in the current labels ``z`` (C,), or all exchange a and b.
         """
         part = self._linked_parts(z, a, b)
         votes = self.objective.mass * np.where(proposals == z, -1, 1)
@@ -246,12 +276,12 @@ class _Proposals:
         return np.where(exchanged[:, part] & inside, a + b - z, z)
 
     def chain_moves(self, z: np.ndarray) -> np.ndarray:
-        """Proposal of a chain of moves, if a chain shortens the description."""
+        """One proposal by a chain of moves; none if no chain shortens the description."""
         result = improve_by_chains(self.objective, z, 0.0)
         return np.zeros((0, z.size), z.dtype) if result is None else result[None]
 
     def _split(self, z: np.ndarray, clusters: Iterable[int], new: int) -> np.ndarray:
-        """Move a part of one of the ``clusters`` to the cluster ``new``, which is empty."""
+        """Proposals that move a part of one of the ``clusters`` to the empty cluster ``new``."""
         proposals = [np.zeros((0, z.size), z.dtype)]
         for c in clusters:
             members = np.flatnonzero(z == c)

@@ -1,6 +1,7 @@
-"""Assignment of components to clusters under size limits, by integer programming.
+"""Assignment of must-link components to clusters of limited sizes, by integer programming.
 
-There are n_nodes must-link components and k clusters.
+A must-link component is a set of rows that must-links connect. There are n_nodes components and k
+clusters.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class SizeLimits:
     mass : (n_nodes,) number of rows of every must-link component
     edges : (e, 2) e pairs of cannot-linked components
     low, high : int, minimum and maximum number of rows per cluster
-    may_be_empty : whether clusters may also be empty, since their number is selected
+    may_be_empty : whether clusters may be empty although ``low`` is positive; True if the number of
+        clusters is selected
     """
 
     mass: np.ndarray
@@ -38,19 +40,19 @@ class SizeLimits:
     may_be_empty: bool = False
 
     def violated_by(self, sizes: np.ndarray) -> np.ndarray:
-        """Mask of cluster sizes that violate the limits."""
+        """Mask of the cluster sizes that violate the limits, an array of the shape of ``sizes``."""
         too_small = (sizes < self.low) & ((sizes > 0) | (not self.may_be_empty))
         return too_small | (sizes > self.high)
 
     def label_complexities(self, k: int) -> np.ndarray:
-        r"""Log parametric complexities (k + 1,) of labels in 0 to k clusters within the limits.
+        r"""Log parametric complexities (k + 1,) of labels with 0 to k clusters within the limits.
 
-        Entry k is log C, the logarithm of a sum over all sizes h within the limits:
+        Entry K is log C for K clusters. C is a sum over all cluster sizes h within the limits:
 
-        .. math:: C = \frac{N!}{N^N} \sum_{h_1 + \dots + h_k = N} \prod_j \frac{h_j^{h_j}}{h_j!}
+        .. math:: C = \frac{N!}{N^N} \sum_{h_1 + \dots + h_K = N} \prod_j \frac{h_j^{h_j}}{h_j!}
 
-        Here N is the number of rows, which have no must-links. If no partition into k clusters is
-        within the limits, entry k is the complexity without limits.
+        Here N is the number of rows; the method assumes that no rows are must-linked. If no
+        partition into K clusters is within the limits, entry K is the complexity without limits.
         """
         n = len(self.mass)
         sizes = np.arange(n + 1)
@@ -67,7 +69,7 @@ class SizeLimits:
         return result
 
     def check_feasible(self, k: int) -> None:
-        """Raise InfeasibleConstraints if the limits contradict ``k`` clusters or the must-links.
+        """Raise InfeasibleConstraints if ``k`` clusters cannot satisfy limits and must-links.
 
         The check is not exhaustive: `assign_components` may still find no assignment.
         """
@@ -88,7 +90,9 @@ class SizeLimits:
             )
 
     def assign_components(self, cost: np.ndarray) -> np.ndarray:
-        """Return the clusters (n_nodes,) that minimise the total ``cost`` (n_nodes, k).
+        """Return the clusters (n_nodes,) of the components that minimise the total cost.
+
+        ``cost`` (n_nodes, k) has the cost of every component in every cluster.
 
         Raises
         ------

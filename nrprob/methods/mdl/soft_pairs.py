@@ -1,4 +1,4 @@
-"""Soft pairs of components, and the words of components under all pairs."""
+"""Soft must-links and cannot-links between must-link components, and code words under all pairs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nrprob.methods.mdl.soft_words import SoftWords
 
 @dataclass(frozen=True)
 class SoftPairs:
-    """Soft pairs of rows as distinct pairs of components.
+    """Distinct soft pairs of one type, between components of the hard must-links.
 
     Attributes
     ----------
     nodes : (p, 2) indices a < b of the two components of each pair
-    rows : (p, 2) indices of two rows, one of each component
+    rows : (p, 2) for each pair, the indices of two rows, one of each component
     """
 
     nodes: np.ndarray
@@ -29,9 +29,10 @@ class SoftPairs:
 
 
 def soft_pairs(pairs: np.ndarray, parts: Components) -> SoftPairs:
-    """Convert soft pairs of rows (p, 2) to distinct pairs of components.
+    """Convert soft pairs (p, 2) of row indices to distinct pairs of components.
 
-    Pairs that the hard constraints ``parts`` already satisfy or violate are left out.
+    ``parts`` are the components of the hard must-links, with the hard cannot-links. The function
+    leaves out pairs that these hard constraints always satisfy or always violate.
     """
     nodes = np.sort(parts.node[pairs], axis=1)
     apart = set(map(tuple, parts.edges.tolist()))
@@ -45,14 +46,16 @@ def soft_pairs(pairs: np.ndarray, parts: Components) -> SoftPairs:
 def make_words(
     parts: Components, link: SoftPairs, apart: SoftPairs, k: int, start: np.ndarray | None
 ) -> LinkedWords | SoftWords | None:
-    """Words of components under all pairs; None without cannot-links and without soft pairs.
+    """Make the code words of the labels of must-link components, under hard and soft pairs.
+
+    The result is None if there are neither hard cannot-links nor soft pairs.
 
     Parameters
     ----------
     parts : components of the hard must-links, with the hard cannot-links between them
     link, apart : soft must-links and soft cannot-links
     k : number of clusters
-    start : (n_nodes,) clusters that satisfy the hard cannot-links, if known
+    start : (n_nodes,) clusters that satisfy the hard cannot-links; None if unknown
     """
     soft = len(link) + len(apart) > 0
     if not soft and not len(parts.edges):

@@ -1,10 +1,12 @@
-"""Words and flags of components under soft pairs, and changes of their lengths by single moves.
+"""Lengths of code words and flags under soft pairs, and changes of these lengths by single moves.
 
-Soft must-links connect components to *groups* (not the known groups). If a component moves, only
-the words of its group and of the groups across cannot-links change: the *surroundings* of the
-group. Moves are evaluated on copies of the surroundings; an *entry* is a component in a copy.
-`nrprob.methods.mdl.label_codes` defines words and open clusters. Lengths are in nats, without the
-parametric complexity of the weights.
+Every must-link component has a label. `nrprob.methods.mdl.label_codes` defines code words, open
+clusters and weights. Lengths are in nats, without the parametric complexity of the weights.
+
+Soft must-links connect components to *groups*, which are not the known groups. If a component
+moves, code words change only in the *surroundings* of its group: in this group, and in all groups
+that cannot-links connect with it. Moves are evaluated on copies of the surroundings. An *entry* is
+a component in a copy.
 
 Host code in NumPy and float64. C components are in K clusters; m labelings are evaluated at a time.
 There are E entries, and U distinct sets of open clusters.
@@ -32,15 +34,18 @@ _NO_PAIRS = np.zeros((0, 2), np.int64)
 
 
 class _Copies(NamedTuple):
-    """Copies of components and pairs; every copy has separate labels.
+    """Copies of sets of components and of their pairs, to evaluate many labelings at once.
+
+    Every copy has separate labels. There are E entries: components in a copy.
 
     Attributes
     ----------
     n : number of copies
-    copy : (E,) copy of every entry
-    unit : (E,) component of every entry, in the order of transmission within a copy
-    links, apart : (p, 2) entries of the soft must-links, and of all cannot-links
-    soft : (p,) mask of the soft pairs in ``apart``
+    copy : (E,) index of the copy of every entry
+    unit : (E,) component of every entry, as position in `SoftWords.bound`; increasing in a copy
+    links : (p, 2) indices of the two entries of every soft must-link
+    apart : (p, 2) indices of the two entries of every soft or hard cannot-link
+    soft : (p,) mask of the soft cannot-links in ``apart``
     """
 
     n: int
@@ -52,14 +57,14 @@ class _Copies(NamedTuple):
 
 
 class _WordCounts(NamedTuple):
-    """Numbers of words and of retained pairs in S labelings.
+    """Numbers of code words and of retained pairs in S labelings.
 
     Attributes
     ----------
-    encoded : (S, K) numbers of words that encode a cluster
-    often : (S, U) numbers of words to which a set of clusters is open; the first set has all
-        clusters
-    retained : (S, 2) numbers of retained soft must-links and soft cannot-links
+    encoded : (S, K) numbers of words that encode each of K clusters
+    often : (S, U) for each of U sets of clusters, number of words to which exactly this set is
+        open; the first set has all clusters. `nrprob.methods.mdl.label_codes` defines open clusters
+    retained : (S, 2) number of retained soft must-links, and of retained soft cannot-links
     """
 
     encoded: np.ndarray
@@ -68,11 +73,11 @@ class _WordCounts(NamedTuple):
 
 
 class SoftWords:
-    """Words and flags under soft pairs: of each type, all satisfied pairs are retained, or none.
+    """Code words and flags of the labels of components under soft must-links and cannot-links.
 
     Two components with a retained must-link share one word. For a retained or hard cannot-link, the
-    cluster of the earlier word is not open to the later word. The length is the minimum over the
-    choices to retain all satisfied pairs of a type or none.
+    cluster of the earlier word is not open to the later word. Of each type of soft pairs, the code
+    retains all satisfied pairs or none. The length is the minimum over these choices.
 
     Parameters
     ----------
@@ -82,15 +87,17 @@ class SoftWords:
         must-links connect have successive positions
     k : number K of clusters
     edges : (e, 2) pairs of components in hard cannot-links
-    start : (C,) clusters that satisfy the hard cannot-links, if known
+    start : (C,) clusters that satisfy the hard cannot-links; None if unknown
 
     Attributes
     ----------
-    hard_links : words under the hard cannot-links alone; None without them
+    hard_links : code words under the hard cannot-links alone; None without hard cannot-links
     bound : (B,) components in pairs, in the order of transmission
-    links, apart : (p, 2) positions in ``bound`` of the components of the soft must-links, and of
-        the soft cannot-links followed by the hard ones
-    flags : lengths of the flags of both types, by the number of retained pairs
+    links : (p, 2) positions in ``bound`` of the two components of every soft must-link
+    apart : (p, 2) positions in ``bound`` of the two components of every cannot-link; soft
+        cannot-links come first, then hard ones
+    flags : two arrays, for soft must-links and for soft cannot-links: the length of their flags
+        for every number of retained pairs
     """
 
     def __init__(
@@ -120,7 +127,11 @@ class SoftWords:
         self._recent: dict[bytes, np.ndarray] = {}  # results of `_choice_lengths`
 
     def _find_surroundings(self) -> None:
-        """Assign every component of a pair to its group, and find the surroundings of groups."""
+        """Find the group of every component in a pair, and the surroundings of every group.
+
+        A group is a set of components that soft must-links connect. Its surroundings are the group
+        itself, and all groups that cannot-links connect with it.
+        """
         b = self.bound.size
         graph = _incidence(self.links[:, :1], self.links[:, 1:], (b, b))
         n_groups, self._group = connected_components(graph, directed=False)
@@ -140,7 +151,10 @@ class SoftWords:
     # Lengths
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of labels (m, C); infinite if a hard cannot-link is violated."""
+        """Lengths (m,) of code words and flags, for m labelings z (m, C).
+
+        The length is infinite if a labeling violates a hard cannot-link.
+        """
         step = max(1, _CHUNK // max(self.bound.size, 1))
         parts = [self._choice_lengths(z[i : i + step]) for i in range(0, len(z), step)]
         lengths = np.concatenate([np.zeros((len(self._choices), 0)), *parts], 1)
@@ -149,7 +163,7 @@ class SoftWords:
         return lengths.min(0)
 
     def _copy_all(self, m: int) -> _Copies:
-        """Make ``m`` copies of all components in pairs, and of all pairs."""
+        """Copy all components in pairs, and all pairs, ``m`` times."""
         b = self.bound.size
         first = b * np.arange(m)[:, None, None]
         return _Copies(
@@ -162,7 +176,10 @@ class SoftWords:
         )
 
     def _choice_lengths(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (choices, m) of labels (m, C) for every choice of retained pairs."""
+        """Lengths (choices, m) of m labelings z (m, C), for every choice of retained pairs.
+
+        A choice states for each type of pairs whether all satisfied pairs are retained, or none.
+        """
         copies, label = self._copy_all(len(z)), z[:, self.bound].ravel()
         free = cluster_sums(z[:, self._free], np.ones(self._free.size), self.k).astype(np.int64)
         result = np.empty((len(self._choices), len(z)))
@@ -175,22 +192,26 @@ class SoftWords:
         return result
 
     def _known_lengths(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (choices, m), as `_choice_lengths`; stored results are used if available."""
+        """Return `_choice_lengths` of m labelings z (m, C), from stored results if available."""
         keys = [labels.tobytes() for labels in z]
         if all(key in self._recent for key in keys):
             return np.stack([self._recent[key] for key in keys], 1)
         return self._choice_lengths(z)
 
     def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
-        """Exact lengths (m,), as `totals`; ``present`` is ignored."""
+        """Lengths (m,) of m labelings z (m, C), equal to `totals`; ``present`` is ignored.
+
+        The method corresponds to `LinkedWords.estimates`, which returns upper bounds.
+        """
         return self.totals(z)
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the lengths if one component moves.
+        """Change (m, C, K) of the length if one of C components moves to one of K clusters.
 
-        The changes are upper bounds in two cases: if there are many pairs, since the current
-        weights of the clusters are then used; and if a move would make a choice of retained pairs
-        shortest that is now longer by more than 30 nats, since such choices are ignored.
+        ``z`` (m, C) are the labels before the move. The changes are upper bounds in two cases. With
+        many pairs, they are computed at the current weights of the clusters. Choices of retained
+        pairs whose current length exceeds the minimum by more than 30 nats are ignored, although a
+        move might make them the shortest.
         """
         result = np.zeros((*z.shape, self.k))
         # Limit the numbers of labelings and of components that are evaluated at a time.
@@ -207,11 +228,17 @@ class SoftWords:
         return result
 
     def together(self, units: np.ndarray) -> np.ndarray:
-        """Units without a hard cannot-link to an earlier unit of the sequence ``units``."""
+        """Select components from the sequence ``units`` that may move at the same time.
+
+        No hard cannot-link connects two of the selected components; earlier ones have priority.
+        """
         return units if self.hard_links is None else self.hard_links.together(units)
 
     def linked_sets(self, z: np.ndarray) -> np.ndarray:
-        """Sets (C,), as integers, of components of one cluster that soft must-links connect."""
+        """Index (C,) of the linked set of every component, given labels z (C,).
+
+        Two components with a soft must-link and the same label are in the same linked set.
+        """
         joined = self._pairs[z[self._pairs[:, 0]] == z[self._pairs[:, 1]]]
         graph = _incidence(joined[:, :1], joined[:, 1:], (self._n_units, self._n_units))
         return connected_components(graph, directed=False)[1]
@@ -219,14 +246,15 @@ class SoftWords:
     def _count_words(
         self, copies: _Copies, label: np.ndarray, links_on: bool, apart_on: bool
     ) -> tuple[_WordCounts, np.ndarray]:
-        """Count the words of the components in pairs, for the labels (E,) of all entries.
+        """Count the code words in every copy, for the labels (E,) of all entries.
 
-        ``links_on`` and ``apart_on`` state whether satisfied pairs are retained.
+        An entry is a component in a copy. ``links_on`` states whether the code retains satisfied
+        soft must-links, and ``apart_on`` whether it retains satisfied soft cannot-links.
 
         Returns
         -------
-        words : numbers of words of the copies
-        open_ : (U, K) sets of open clusters; the first one has all clusters
+        words : numbers of words and of retained pairs, by copy
+        open_ : (U, K) distinct sets of open clusters, as masks; the first set has all clusters
         """
         k, n_entries, copy = self.k, label.size, copies.copy
         joined = copies.links[label[copies.links[:, 0]] == label[copies.links[:, 1]]]
@@ -248,7 +276,7 @@ class SoftWords:
         late, cluster = np.divmod(np.unique(ends[:, 1] * k + label[ends[:, 0]]), k)
         code = np.zeros(n_entries, np.int64)
         np.add.at(code, late, self._cluster_code[cluster])
-        # Distinct sets of open clusters: all clusters, and the others.
+        # Distinct sets of open clusters; the set of all clusters comes first.
         limited = senders[code[senders] != 0]
         codes, example, index = np.unique(code[limited], return_index=True, return_inverse=True)
         open_ = np.ones((codes.size + 1, k), bool)
@@ -268,7 +296,10 @@ class SoftWords:
         return words, open_
 
     def _lengths(self, words: _WordCounts, open_: np.ndarray) -> np.ndarray:
-        """Lengths (S,) of the words and flags."""
+        """Minimum lengths (S,) of code words and flags, from the counts ``words`` of S labelings.
+
+        ``open_`` (U, K) are the sets of open clusters that the counts refer to.
+        """
         count, often, retained = words
         flags = sum(table[number] for table, number in zip(self.flags, retained.T, strict=True))
         if len(open_) == 1:
@@ -286,10 +317,16 @@ class SoftWords:
     def _lengths_near(
         self, present: _WordCounts, changed: _WordCounts, open_: np.ndarray
     ) -> np.ndarray:
-        """Upper bounds (S,) of the lengths, at the best weights for ``present``.
+        """Upper bounds (S,) of the lengths of code words and flags of S changed labelings.
 
-        ``changed`` has S labelings, ``present`` fewer. Successive blocks of labelings of
-        ``changed``, of equal size, belong to the labelings of ``present``.
+        The bounds use the optimal weights of the labelings before the changes.
+
+        Parameters
+        ----------
+        present : counts of m labelings before the changes
+        changed : counts of S labelings, in m successive blocks of S / m; every block has changes of
+            one labeling of ``present``
+        open_ : (U, K) sets of open clusters that the counts refer to
         """
         w = optimal_words(present.encoded, present.often.astype(float), open_)[1]
         w = np.maximum(w, 1 / self._n_units)
@@ -303,7 +340,10 @@ class SoftWords:
     # Moves
 
     def _copy_surroundings(self, groups: np.ndarray) -> _Copies:
-        """Copy the surroundings of ``groups`` (R,), once for every element."""
+        """Copy the surroundings of each of the groups with indices ``groups`` (R,), in R copies.
+
+        `_find_surroundings` defines groups and surroundings.
+        """
         unit, copy = _select(self._near_units, groups)
         key, b = copy * self.bound.size + unit, self.bound.size
         links, of_link = _select(self._near_links, groups)
@@ -318,12 +358,14 @@ class SoftWords:
         )
 
     def _changes_by_moves(self, z: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Changes of the lengths of labels (m, C) by single moves.
+        """Changes of the lengths of m labelings z (m, C) by moves of one component.
+
+        ``units`` (q,) are positions in ``bound`` of components in pairs.
 
         Returns
         -------
-        moves : (m, q, K) changes if one of ``units`` (q,), indices of components in pairs, moves
-        free : (m, K, K) changes, by clusters before and after, if a component without pairs moves
+        moves : (m, q, K) changes if one of ``units`` moves to one of K clusters
+        free : (m, K, K) changes if a component without pairs moves from one cluster to another
         """
         (m, b), k, bound = (len(z), self.bound.size), self.k, z[:, self.bound]
         # Copies of the surroundings: one per group, then one per move. Copies of everything follow.
@@ -385,24 +427,30 @@ class SoftWords:
 
 
 def _row_products(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Dot products (S,) of ``values`` (S, U) and ``columns`` (m, U).
+    """Dot products (S,) of every row of ``values`` (S, U) with a row of ``columns`` (m, U).
 
-    Each of m successive blocks of S / m rows of ``values`` is multiplied by one row of ``columns``.
+    All rows in one of m successive blocks of S / m rows of ``values`` share a row of ``columns``.
     """
     return (values.reshape(len(columns), -1, columns.shape[1]) @ columns[:, :, None]).ravel()
 
 
 def _incidence(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> sparse.csr_array:
-    """Matrix with entries at ``rows`` and ``columns``, arrays that broadcast to each other."""
+    """Sparse matrix of ``shape`` with ones at ``rows`` and ``columns``, and zeros elsewhere.
+
+    The arrays of row and column indices are broadcast against each other.
+    """
     rows, columns = np.broadcast_arrays(rows, columns)
     ones = np.ones(rows.size)
     return sparse.csr_array((ones, (rows.ravel(), columns.ravel())), shape=shape)
 
 
 def _select(matrix: sparse.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the stored entries of a sparse matrix that are in the given rows.
+    """Find the stored entries of a sparse matrix in the rows with indices ``rows`` (R,).
 
-    Returns the column of every such entry, and the position of its row in ``rows`` (R,).
+    Returns
+    -------
+    columns : column of every such entry
+    position : position of the row of the entry in ``rows``
     """
     size = np.diff(matrix.indptr)[rows]
     copy = np.repeat(np.arange(rows.size), size)
@@ -411,6 +459,9 @@ def _select(matrix: sparse.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _broken_copies(copies: _Copies, label: np.ndarray) -> np.ndarray:
-    """Copies that violate a hard cannot-link."""
+    """Indices of the copies whose labels violate a hard cannot-link.
+
+    ``label`` (E,) are the labels of all entries of the copies.
+    """
     first, second = copies.apart.T
     return np.unique(copies.copy[first[~copies.soft & (label[first] == label[second])]])

@@ -1,4 +1,4 @@
-"""Base class of multi-view estimators: input and fitted attributes."""
+"""Base class of multi-view estimators: validation of the input, and fitted attributes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from nrprob.methods.mdl.views import check_tables, cut_views, is_view_list
 
 
 class ViewClusterer(Clusterer):
-    """Clusterer of the same rows in several views, given as a list of tables or as one table.
+    """Base class of clusterers of the same rows in several views.
 
-    Subclasses have the parameter ``views``. They set ``alternatives_`` (labels by view), `_single`
-    (whether the input is one table with one view), and `_runs` (for every variable of
-    ``restarts_``, its array over all restarts).
+    The views are a list of tables, or one table with the views side by side. Subclasses have the
+    parameter ``views``. They set ``alternatives_`` (labels by view) and `_single` (whether the
+    input is one table with one view). They also set `_runs`, which has every variable of
+    ``restarts_`` as an array over all restarts.
     """
 
     capabilities = Capabilities(
@@ -41,13 +42,16 @@ class ViewClusterer(Clusterer):
             otherwise in float64.
         y : array-like of shape (n_samples,), optional
             Partial labels, -1 where unknown: classes that the clusters of the first view encode. A
-            class may have several clusters. Few labels decide between nearly equal descriptions,
-            and never overrule the features.
+            class may have several clusters. Few labels decide between descriptions of nearly equal
+            length, and rarely overrule the features.
         known : array-like of shape (n_samples,) or (n_samples, n_labelings), optional
-            Known groups, whose additive effects on continuous features, or whose frequencies of
-            binary features and counts, are fitted together with the clusters.
-        must_link, cannot_link : int array-like of shape (n_pairs, 2), optional
-            Pairs of rows that share a cluster of the first view, or have different clusters.
+            Known groups. Continuous features have additive effects of the groups, which are fitted
+            together with the clusters. Binary features and counts have separate frequencies in
+            every pair of a cluster and a group.
+        must_link : int array-like of shape (n_pairs, 2), optional
+            Pairs of rows that share a cluster of the first view.
+        cannot_link : int array-like of shape (n_pairs, 2), optional
+            Pairs of rows in different clusters of the first view.
 
         Returns
         -------
@@ -56,14 +60,17 @@ class ViewClusterer(Clusterer):
         Raises
         ------
         InfeasibleConstraints
-            A ValueError, if no clustering satisfies hard constraints.
+            A ValueError, if no clustering satisfies the hard constraints.
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
         return self._fit(X, y, known=known, must_link=must_link, cannot_link=cannot_link)
 
     def _split_views(self, X: Any, *, reset: bool) -> list[np.ndarray]:
-        """Check the input; return the rows of every view as arrays of one dtype."""
+        """Check the input ``X``; return the rows (n, d) of every view as arrays of one dtype.
+
+        ``reset`` states whether to store the number of features, as in a fit.
+        """
         if not is_view_list(X):
             x = self._check_rows(X, reset=reset)
             return [x] if self.views is None else cut_views(x, self.views)
@@ -75,7 +82,10 @@ class ViewClusterer(Clusterer):
         return tables
 
     def _sizes_per_view(self, name: str, value: Any, n_views: int, most: int) -> tuple[int, ...]:
-        """Check ``value``, one number or one per view; return a number of clusters per view."""
+        """Check the parameter ``name``, and return one number of clusters per view.
+
+        ``value`` is one number for all views, or one number per view, at most ``most``.
+        """
         if isinstance(value, np.ndarray | list | tuple):
             sizes = tuple(value)
             if len(sizes) != n_views:
@@ -107,7 +117,7 @@ class ViewClusterer(Clusterer):
         return xarray.Dataset(data)
 
     def matching_rate(self):
-        """Share of rows on which the clusters of two views agree, after matching their labels.
+        """Share of rows with the same cluster in two views, after the labels are matched.
 
         Returns
         -------
@@ -125,7 +135,9 @@ class ViewClusterer(Clusterer):
         return rates
 
     def predictive_rate(self, truth) -> float:
-        """Share of rows whose class is the most frequent one in their combination of clusters.
+        """Share of rows whose class is the most frequent class in their combination of clusters.
+
+        A combination has one cluster of every view.
 
         Parameters
         ----------

@@ -1,27 +1,29 @@
-r"""Moves of the sampler of labels of several views, and of the forest over the views.
+r"""MCMC kernel for the labels of samples in several views, and for the forest over the views.
 
 An iteration makes these moves, each of which leaves the distribution of a `ViewsTarget` invariant:
 
-- *Gibbs*: samples in random order. The labels of a sample in all views are sampled together, given
-  the labels of all other samples. On a forest, the costs of the labels are sums over its nodes and
-  edges; messages from the leaves to the roots sum the labels out, and labels are sampled from the
-  roots to the leaves. Under pairs, the length of the words is not a sum of such costs. The proposal
-  then uses the cost of a word without pairs, and a Metropolis-Hastings step corrects the label.
+- *Gibbs updates* of samples in random order. The labels of a sample in all views are sampled
+  together, given the labels of all other samples. On a forest, the joint cost of these labels is a
+  sum over nodes and edges; messages from the leaves to the roots sum the labels out, and labels are
+  sampled from the roots to the leaves. Under cannot-links or soft pairs, the length of the code
+  words of the first view is not such a sum. The cost of a word without pairs then gives a proposal,
+  which a Metropolis-Hastings step accepts or rejects.
 - *Units*: must-linked samples, which form a unit, move together in the first view. In half of the
   proposals, the labels of these samples in all other views are sampled, too.
 - *Split or merge* of clusters of one view (Jain and Neal, 2004): two units are chosen at random. If
-  they share a cluster, this cluster is split; otherwise their clusters are merged. A split first
-  allocates units in random order, given the previously allocated units (Dahl, 2005).
-- *Redivision and exchange*, which do not change the number of clusters: two clusters are merged,
-  and a third one is split at the same time; or two clusters are redivided.
+  the two units share a cluster, this cluster is split; if not, their clusters are merged. A split
+  first allocates units in random order, given the previously allocated units (Dahl, 2005).
+- *Redivision and exchange*, which do not change the number of clusters. A redivision merges two
+  clusters and splits a third one at the same time. An exchange reallocates the units of two
+  clusters to these clusters.
 - *Forest*: the parents of two views are sampled together given all labels.
 - *Hyperparameters* of continuous views are sampled from a grid given all labels, and effects of
   known groups given labels and hyperparameters.
 
-`nrprob.engines.sample.chains` runs the chains. Its collapsed kernel is not applicable, since this
-kernel samples one partition whose target is a sum over clusters.
+`nrprob.engines.sample.chains` runs the chains. The collapsed kernel of that module samples a single
+partition whose target is a sum over clusters, and is therefore not applicable.
 
-Shapes: V views, n samples, C units of the first view with at most M samples, K clusters.
+Shapes: V views, n samples, K clusters; C units of the first view, with at most M samples each.
 """
 
 from __future__ import annotations
@@ -47,27 +49,27 @@ from nrprob.methods.mdl.view_target import (
 )
 
 _JUMPS = ("split", "merge", "redivision", "exchange")
-_N_LAUNCH = 2  # number of scans of a division before the last scan
+_N_LAUNCH = 2  # number of scans of a division before the last scan; they reach the launch state
 _FEW_VIEWS = 4  # up to this number of views, messages are sent without a compiled loop
 
 
 @dataclass(frozen=True)
 class ViewsKernel(PartitionKernel):
-    """Kernel over labels of several views and a forest, for a `ViewsTarget`.
+    """MCMC kernel that samples the labels of several views and a forest from a `ViewsTarget`.
 
     Attributes
     ----------
-    n_jumps : number of splits, merges, redivisions and exchanges that are proposed per iteration
+    n_jumps : number of proposals per iteration, each of a split, merge, redivision or exchange
     """
 
     n_jumps: int = 3
 
     def begin(self, target: ViewsTarget, labels: jax.Array, key: jax.Array) -> ChainState:
-        """State of one chain with initial labels (V, n), which satisfy hard pairs."""
+        """First state of one chain, with initial labels (V, n) that satisfy all hard pairs."""
         return _begin_chain(target, labels, key)
 
     def step(self, target: ViewsTarget, state: ChainState) -> ChainState:
-        """Next state of one chain."""
+        """Make one iteration of one chain, and return the next state."""
         # Few chains run in sequence: lengths of words are then computed for changes only, chains
         # do not wait for each other's loops, and programs compile faster.
         iterate = few_in_sequence(partial(_iterate, self.n_jumps))
@@ -121,7 +123,7 @@ def _iterate(
 
 
 def _as_moves(counts: jax.Array) -> Draw:
-    """Counts (moves, 2) of proposals and acceptances by name."""
+    """Convert counts (moves, 2) of proposed and accepted moves to scalars by name of the move."""
     names = "unit", *_JUMPS
     moves = dict(zip(names, counts[:, 0], strict=True))
     return moves | {f"{name}_accepted": row[1] for name, row in zip(names, counts, strict=True)}
@@ -131,7 +133,10 @@ def _as_moves(counts: jax.Array) -> Draw:
 
 
 def topological_order(parents: jax.Array) -> jax.Array:
-    """Views (V,) in an order in which parents precede their children."""
+    """Indices (V,) of the views in an order in which parents precede their children.
+
+    ``parents`` (V,) are the parents of the views in the forest, -1 for roots.
+    """
     depth, above = jnp.zeros_like(parents), parents
     for _ in range(parents.size):
         depth = depth + (above >= 0)
@@ -142,7 +147,11 @@ def topological_order(parents: jax.Array) -> jax.Array:
 def total_cost(
     target: ViewsTarget, parents: jax.Array, costs: Costs, labels: jax.Array
 ) -> jax.Array:
-    """Joint cost of the labels (V,) of one sample in all views."""
+    """Joint cost of the labels (V,) of one sample in all views.
+
+    A cost is the increase of the description length if the sample gets a label. ``costs`` are the
+    costs of the labels of this sample; ``parents`` (V,) are the parents of the views in the forest.
+    """
     v = np.arange(target.n_views)
     total = costs.nodes[v, labels].sum()
     if target.code == "table":
@@ -156,15 +165,23 @@ def sample_labels(
     target: ViewsTarget, parents: jax.Array, order: jax.Array, costs: Costs, fixed: jax.Array,
     u: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """Sample the labels (V,) of one sample, and compute the log of the sum over all labels.
+    """Sample the labels of one sample jointly in all views.
+
+    The probability of the labels is proportional to exp(-cost) for their joint cost, `total_cost`.
 
     Parameters
     ----------
     target : the target
-    parents, order : (V,) parents of the views, and a topological order
-    costs : costs of the labels
-    fixed : (V,) labels of views in which the label is fixed, -1 for all other views
+    parents : (V,) parents of the views in the forest, -1 for roots
+    order : (V,) views in the order of `topological_order`
+    costs : costs of the labels of the sample
+    fixed : (V,) label of the sample in every view in which the label is fixed, -1 in other views
     u : (V,) uniform variates
+
+    Returns
+    -------
+    labels : (V,) sampled labels
+    log_norm : log of the sum of exp(-cost) over all labels that agree with ``fixed``
     """
     other = (fixed[:, None] >= 0) & (jnp.arange(target.largest) != fixed[:, None])
     nodes = -costs.nodes - jnp.where(other, IMPOSSIBLE, 0.0)
@@ -203,7 +220,10 @@ def _unrolled(first: int, stop: int, body: Any, carry: Any) -> Any:
 
 
 def _taken(target: ViewsTarget, z: jax.Array, unit: jax.Array) -> jax.Array:
-    """Clusters (K,) of the first view that cannot-links exclude for a unit."""
+    """Mask (K,) of the clusters of the first view that hard cannot-links exclude for ``unit``.
+
+    z (V, n) are the labels of all samples.
+    """
     if target.pair_words is None:
         return jnp.zeros(target.largest, bool)
     taken = target.pair_words.taken(target.unit_labels(z), unit)
@@ -213,9 +233,10 @@ def _taken(target: ViewsTarget, z: jax.Array, unit: jax.Array) -> jax.Array:
 def update_samples(
     target: ViewsTarget, z: jax.Array, parents: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Gibbs updates of the labels (V, n) of all samples, in random order.
+    """Make Gibbs updates of the labels z (V, n) of all samples, in random order.
 
-    Samples that share a unit with others keep their label in the first view.
+    Samples of units of several samples keep their label in the first view. ``parents`` (V,) are the
+    parents of the views in the forest.
     """
     order_key, key = jax.random.split(key)
     order = jax.random.permutation(order_key, target.n_samples)
@@ -260,7 +281,12 @@ def _costs_of_samples(
     target: ViewsTarget, counts: Counts, parents: jax.Array, samples: jax.Array,
     words: jax.Array, taken: jax.Array,
 ) -> Costs:  # fmt: skip
-    """Costs of the labels of samples (M,), if each sample alone is added to the counts."""
+    """Costs of the labels of samples (M,), along a leading axis.
+
+    The costs of every sample are computed as if this sample alone were added to ``counts``.
+    ``words`` (M,) states whether a sample needs a code word in the first view, and ``taken`` (K,)
+    which clusters of the first view are excluded.
+    """
 
     def costs_of_sample(i, word):
         return target.costs(counts, parents, i, word, taken)
@@ -271,15 +297,17 @@ def _costs_of_samples(
 def update_units(
     target: ViewsTarget, z: jax.Array, parents: jax.Array, key: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Move units of several samples in the first view, half of the time together with other views.
+    """Propose new labels of every unit of several must-linked samples.
 
-    The proposal adds the costs of the samples of a unit, as if each sample alone joined a cluster.
-    The Metropolis-Hastings ratio has the exact lengths.
+    All samples of a unit move together in the first view. In half of the proposals, their labels in
+    all other views are sampled, too. The proposal distribution adds the costs of the samples of the
+    unit, as if each sample alone joined a cluster. The Metropolis-Hastings ratio uses the exact
+    description lengths.
 
     Returns
     -------
-    z : (V, n) labels
-    proposed, accepted : numbers of proposals and of acceptances
+    z : (V, n) labels of all samples
+    proposed, accepted : number of proposals, and number of accepted proposals
     """
     count, (n_units, width) = (target.unit_size > 1).sum(), target.members.shape
     if width == 1:
@@ -324,16 +352,18 @@ def update_units(
 
 
 class _Division(NamedTuple):
-    """Allocation of units of one view to two clusters.
+    """Task of `divide_cluster`: allocate units of one view to two clusters.
+
+    The side of a unit is its cluster, ``a`` or ``b``. Units have indices below n.
 
     Attributes
     ----------
-    z : (V, n) labels before the allocation
-    a, b : the clusters
-    first, second : units that are fixed in ``a`` and in ``b``
+    z : (V, n) labels of all samples before the allocation
+    a, b : indices of the two clusters
+    first, second : a unit that stays in cluster ``a``, and a unit that stays in cluster ``b``
     inside : (n,) mask of the units that are allocated
-    forced : whether the last scan gives units their current sides, to compute the probability of
-        the current sides
+    forced : whether the last scan gives every unit its side in ``z``, to compute the probability of
+        these sides
     """
 
     z: jax.Array
@@ -346,21 +376,28 @@ class _Division(NamedTuple):
 
 
 def _labels_of_units(target: ViewsTarget, z: jax.Array, v: jax.Array) -> jax.Array:
-    """Labels (n,) of the units of a view, padded with -1; units of other views are samples."""
+    """Labels (n,) of the units of view ``v``, from labels z (V, n) of all samples.
+
+    Units of the first view are must-link components, whose labels are padded with -1. Units of
+    other views are samples.
+    """
     units = target.unit_labels(z)
     units = jnp.pad(units, (0, target.n_samples - units.size), constant_values=-1)
     return jnp.where(v == 0, units, z[v])
 
 
 def _samples_of(target: ViewsTarget, v: jax.Array, units: jax.Array) -> jax.Array:
-    """Mask (n,) of the samples of ``units`` (n,) of a view."""
+    """Mask (n,) of the samples of the units of view ``v`` in the mask ``units`` (n,)."""
     return jnp.where(v == 0, units[target.unit], units)
 
 
 def view_costs(
     target: ViewsTarget, parents: jax.Array, costs: Costs, labels: jax.Array, v: jax.Array
 ) -> jax.Array:
-    """Costs (K,) of the clusters of view v for one sample with ``labels`` (V,) in other views."""
+    """Joint costs (K,) of the labels of one sample, for each of K clusters in view ``v``.
+
+    The labels of the sample in all other views are fixed at ``labels`` (V,).
+    """
     views = jnp.arange(target.n_views)
 
     def cost_of(cluster):
@@ -373,17 +410,17 @@ def view_costs(
 def divide_cluster(
     target: ViewsTarget, parents: jax.Array, v: jax.Array, division: _Division, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Allocate units of view v to two clusters, by scans in random order.
+    """Allocate units of view ``v`` to two clusters, by scans in random order.
 
     The first scan allocates units given the previously allocated units; further scans are
     restricted Gibbs scans. All scans but the last one lead to the launch state, which does not
-    depend on the current sides. Costs of the samples of a unit are added, as if each sample alone
-    joined a cluster.
+    depend on the current labels of the units. The cost of a unit is the sum of the costs of its
+    samples, as if each sample alone joined the cluster.
 
     Returns
     -------
-    z : (V, n) labels
-    log_q : log probability of the sides, given the launch state
+    z : (V, n) labels after the allocation
+    log_q : log probability of the last scan, given the launch state
     """
     n, (n_units, width) = target.n_samples, target.members.shape
     z, a, b, first, second, inside, forced = division
@@ -436,17 +473,17 @@ def divide_cluster(
 def jump(
     target: ViewsTarget, parents: jax.Array, z: jax.Array, key: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Propose to split, merge or redivide clusters of a random view.
+    """Make a split, merge, redivision or exchange proposal for the clusters of a random view.
 
     Four units are chosen at random. A split or merge uses the clusters of the first two units. A
     redivision merges the clusters of the first two units, and splits the cluster of the last two
-    units. An exchange redivides the clusters of the first two units.
+    units. An exchange reallocates the units in the clusters of the first two units.
 
     Returns
     -------
-    z : (V, n) labels
+    z : (V, n) labels after the proposal is accepted or rejected
     kind : index of the type of the proposal in `_JUMPS`
-    valid, accepted : whether there was a proposal, and whether it was accepted
+    valid, accepted : whether the chosen units gave a proposal, and whether it was accepted
     """
     n, (key, *keys) = target.n_samples, jax.random.split(key, 3)
     u = jax.random.uniform(key, (8,))
@@ -495,7 +532,8 @@ def jump(
     divided, log_q = jax.lax.fori_loop(0, 2 - jumps, divide_next, begin)
     proposed = jnp.where(split, divided[0], jnp.where(jumps, merged, divided[1]))
     before, after = (target.length(labels, parents)[1] for labels in (z, proposed))
-    log_odds = jnp.log(jnp.maximum(n_empty, 1)) - log_q[0]  # of a merge and its split
+    # Log ratio of the proposal probabilities of a merge and of the split that reverses it.
+    log_odds = jnp.log(jnp.maximum(n_empty, 1)) - log_q[0]
     ratio = jnp.where(split, log_odds, -log_odds)
     ratio = before - after + jnp.where(jumps, ratio, log_q[0] - log_q[1])
     accept = valid & (jnp.log(u[7]) < ratio)
@@ -509,9 +547,9 @@ def jump(
 def update_forest(
     target: ViewsTarget, z: jax.Array, parents: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Sample the parents of two random views together, given all labels, V - 1 times.
+    """Sample the parents of two random views together, given all labels z (V, n), V - 1 times.
 
-    View 0 is always a root.
+    View 0 is always a root. The function returns the new ``parents`` (V,) of the views.
     """
     n_views = target.n_views
     if target.code != "forest" or n_views == 1:

@@ -1,7 +1,7 @@
 """Description length of the labels of one view, with the labels of all other views fixed.
 
-Host code in NumPy and float64. C units are in at most K clusters; m labelings are evaluated at a
-time.
+A unit, a must-link component or a sample, has one label. C units are in at most K clusters; m
+labelings are evaluated at a time. Host code in NumPy and float64.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ class ViewObjective:
 
     Attributes
     ----------
-    features : lengths of the features
+    features : description length of the features of the view
     k : largest number K of clusters
-    words : words under cannot-links or soft pairs; None if ``tables`` have the code of the labels
-    tables : counts by cluster: codes of the labels, of classes, and of labels of other views
-    charges : (K + 1,) part of the length that depends only on the number of clusters with units, by
-        this number
+    words : code words under cannot-links or soft pairs; None if ``tables`` have the code of the
+        labels
+    tables : tables of counts by cluster, whose lengths code the labels, known classes, and labels
+        of other views given the labels
+    charges : (K + 1,) for every number of clusters with units, the part of the length that depends
+        only on this number
     limits : limits on the numbers of samples per cluster; None without limits
-    mean, mass : (C, d), (C,) mean features of the units, and their numbers of samples
+    mean : (C, d) mean features of the samples of every unit
+    mass : (C,) number of samples of every unit
     """
 
     def __init__(
@@ -54,21 +57,27 @@ class ViewObjective:
 
     @property
     def links(self) -> tuple[np.ndarray, np.ndarray]:
-        """Units (e,) at the earlier and at the later end of every hard cannot-link."""
+        """Two arrays (e,): the two units of every hard cannot-link.
+
+        The code word of the unit in the first array is sent before the word of the second.
+        """
         hard = None if self.words is None else self.words.hard_links
         return (_NO_LINKS, _NO_LINKS) if hard is None else (hard.early, hard.late)
 
     @staticmethod
     def key(z: np.ndarray) -> bytes:
-        """Key of a labeling (C,) that does not depend on the order of the clusters."""
+        """Key of a labeling z (C,), equal for labelings with the same partition of the units."""
         return factorize(z)[0].tobytes()
 
     def _used(self, z: np.ndarray) -> np.ndarray:
-        """Numbers (m,) of clusters with units."""
+        """Numbers (m,) of clusters that have units, in m labelings z (m, C)."""
         return (cluster_sums(z, self.mass, self.k) > 0).sum(1)
 
     def _partial_totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) without words, infinite if limits on sizes are violated."""
+        """Lengths (m,) of m labelings z (m, C), without the code words in ``words``.
+
+        The length is infinite if a labeling violates a limit on sizes.
+        """
         step = max(1, _CHUNK // z.shape[1])
         parts = [self.features.totals(z[i : i + step]) for i in range(0, len(z), step)]
         result = np.concatenate([np.zeros(0), *parts]) + self.charges[self._used(z)]
@@ -78,19 +87,27 @@ class ViewObjective:
         return result if broken is None else np.where(broken.any(1), np.inf, result)
 
     def totals(self, z: np.ndarray) -> np.ndarray:
-        """Lengths (m,) of labels (m, C); infinite if a limit on sizes is violated."""
+        """Description lengths (m,) of m labelings z (m, C).
+
+        The length is infinite if a labeling violates a limit on sizes.
+        """
         result = self._partial_totals(z)
         return result if self.words is None else result + self.words.totals(z)
 
     def estimates(self, z: np.ndarray, present: np.ndarray) -> np.ndarray:
-        """Upper bounds (m,) of the lengths of labels (m, C), given the ``present`` labels (C,)."""
+        """Upper bounds (m,) of the description lengths of m labelings z (m, C).
+
+        ``present`` (C,) are the current labels, whose cluster probabilities give the bounds.
+        """
         result = self._partial_totals(z)
         return result if self.words is None else result + self.words.estimates(z, present)
 
     def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
-        """Change (m, C, K) of the length if one unit moves to a cluster; 0 for its own cluster.
+        """Change (m, C, K) of the length if one of C units moves to one of K clusters.
 
-        With ``relaxed``, moves may violate limits on sizes.
+        ``z`` (m, C) are m labelings before the move. The change is 0 for the present cluster, and
+        infinite if a cannot-link forbids the move. It is also infinite if the move violates limits
+        on sizes, unless ``relaxed``.
         """
         m, c = z.shape
         step = max(1, _CHUNK // (c * self.k))
@@ -118,12 +135,18 @@ class ViewObjective:
         return result
 
     def violations(self, z: np.ndarray) -> np.ndarray | None:
-        """Clusters (m, K) whose numbers of samples violate the limits; None without limits."""
+        """Mask (m, K) of the clusters of m labelings z (m, C) that violate a limit on sizes.
+
+        The result is None without limits.
+        """
         limits = self.limits
         if limits is None or (limits.low == 0 and limits.high >= self.mass.sum()):
             return None
         return limits.violated_by(cluster_sums(z, self.mass, self.k))
 
     def together(self, units: np.ndarray) -> np.ndarray:
-        """Select units that may move at the same time, from ``units`` in order of preference."""
+        """Select units from the sequence ``units`` that may move at the same time.
+
+        No hard cannot-link connects two of the selected units; earlier ones have priority.
+        """
         return units if self.words is None else self.words.together(units)

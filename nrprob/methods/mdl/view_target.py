@@ -1,23 +1,28 @@
-r"""Description length of the labels of several views, as the target of a sampler.
+r"""Target distribution of MCMC over the labels of several views, from their description length.
 
-The target is the joint distribution of the labels z_v of n samples in V views and of a forest,
+The target is the joint distribution of the labels z_v of n samples in V views and of a forest over
+the views,
 
 .. math:: p(z_1, ..., z_V, forest) \propto \exp(-L), \qquad
     L = \sum_v F_v(z_v) + W(z_1, ..., z_V, forest) + Y(z_1),
 
-`nrprob.methods.mdl.informed_length` defines the terms; features have complete codes. Known classes
-are coded as additional features of the first view. Known groups have effects in continuous views,
-which are sampled with the labels; see `nrprob.methods.mdl.group_effects`. View v has K_v slots: the
-possible labels in a state of the sampler. If the number of clusters is selected, a partition into k
-clusters has k! labelings with the labels 1 to k, but K_v!/(K_v - k)! states. The target therefore
-divides exp(-L) by the number of sets of k slots. The states of a partition then have the same total
-probability as its k! labelings.
+where F_v is the length of the features of view v, W the length of the labels and Y the length of
+the known classes; see `nrprob.methods.mdl.informed_length`. Features have complete codes. Known
+classes are coded as additional features of the first view. Known groups have effects in continuous
+views, which are sampled with the labels; see `nrprob.methods.mdl.group_effects`.
 
-A *cost* of a label is the increase of the length if a sample gets this label, given the labels of
-all other samples. The joint cost of the labels of one sample in all views is a sum of node costs
-(V, K) and edge costs (V, K, K) on the forest, or a vector of costs of cells for the code by one
-table. Words are code words of labels; see `nrprob.methods.mdl.label_codes`. K is the largest K_v; G
-is a number of known groups, p a number of statistics, and C the number of units of the first view.
+View v has K_v slots: the possible labels in a state of the sampler. If the number of clusters is
+selected, a partition into k clusters has k! labelings with the labels 1 to k. It has
+K_v!/(K_v - k)! states of the sampler. The target therefore divides exp(-L) by the number of sets of
+k slots. The states of a partition then have the same total probability as its k! labelings.
+
+The *cost* of a label is the increase of L if a sample gets this label, given the labels of all
+other samples. The labels of one sample in all views have a joint cost. On the forest, this is a sum
+of node costs (V, K) and edge costs (V, K, K). For the code by one table, it is a sum of node costs
+and the cost of a cell. A cell is a combination of clusters of all views. Words are code words;
+see `nrprob.methods.mdl.label_codes`. A unit of the first view is a must-link component. K is the
+largest K_v; G is a number of known groups, p a number of statistics, and C the number of units of
+the first view.
 """
 
 from __future__ import annotations
@@ -45,22 +50,28 @@ _STATIC: dict[str, Any] = {"static": True}
 
 
 def choose_category(logits: jax.Array, u: jax.Array) -> jax.Array:
-    """Sample a category from unnormalised log probabilities (K,), by inversion of a uniform."""
+    """Sample one of K categories with unnormalised log probabilities ``logits`` (K,).
+
+    The uniform variate ``u`` is transformed by the inverse distribution function.
+    """
     sums = jnp.cumsum(jnp.exp(logits - logits.max()))
     return jnp.minimum((sums <= u * sums[-1]).sum(), logits.size - 1).astype(jnp.int32)
 
 
 class Counts(NamedTuple):
-    """Sufficient statistics of labels.
+    """Sufficient statistics of the labels of samples in V views.
 
     Attributes
     ----------
-    cells : for every view, statistics (G, K_v, p) by known group and cluster
-    sizes : (V, K) numbers of samples of the clusters
-    words : (G, K) numbers of words of the first view, by known group; G is 1 unless words are coded
-        given the known groups
-    pairs : (V, V, K, K) numbers of samples by clusters of two views; empty for a table
-    joint : numbers of samples by cell; empty unless the code is a table
+    cells : for every view, sums (G, K_v, p) of the statistics of samples, by known group and
+        cluster
+    sizes : (V, K) numbers of samples in the clusters of every view
+    words : (G, K) numbers of code words of the first view, by known group and cluster; G is 1
+        unless words are coded given the known groups
+    pairs : (V, V, K, K) for every two views, numbers of samples by cluster of the first and cluster
+        of the second; empty unless the code is a forest
+    joint : (cells,) numbers of samples by combination of clusters, one of each view; empty unless
+        the code is a table
     """
 
     cells: tuple[jax.Array, ...]
@@ -71,15 +82,18 @@ class Counts(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Costs of the labels of one sample.
+    """Costs of the labels of one sample: increases of the description length by each label.
 
     Attributes
     ----------
-    nodes : (V, K) costs of the clusters, including the costs of words of roots
-    edges : (V, K, K) costs of the clusters (last axis) given the cluster of the parent (second
-        axis)
-    cells : costs of cells under one table, without ``nodes``; empty for a forest
-    word : (K,) cost of a word of the first view without pairs, which is a part of ``nodes``
+    nodes : (V, K) costs of the features in each cluster of every view; for roots of the forest,
+        also of the label
+    edges : (V, K, K) costs of the label (last axis) in every view, given the label in the parent
+        view (second axis)
+    cells : (cells,) costs of the labels in all views if the code is a table, without ``nodes``;
+        empty for other codes
+    word : (K,) costs of the code word of the first view as if there were no pairs, a part of
+        ``nodes``
     """
 
     nodes: jax.Array
@@ -89,13 +103,14 @@ class Costs(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Parameters that are sampled together with the labels.
+    """Hyperparameters and effects of known groups, which are sampled together with the labels.
 
     Attributes
     ----------
-    prior : (V,) indices of the hyperparameters of continuous views
-    effects : (V, G, d) effects of the known groups, with the largest d; (V, 0, 0) without effects
-    scale : (V,) indices of the standard deviations of the effects
+    prior : (V,) index of the hyperparameters of every continuous view in its grid
+    effects : (V, G, d) effects of the G known groups, for the largest number d of features of a
+        view; (V, 0, 0) without effects
+    scale : (V,) index of the standard deviation of the effects of every view in its grid
     """
 
     prior: jax.Array
@@ -105,27 +120,33 @@ class Parameters(NamedTuple):
 
 @node
 class ViewsTarget:
-    """Distribution over the labels of V views, and over forests.
+    """Joint distribution of the labels of n samples in V views, and of the forest over the views.
 
     Attributes
     ----------
-    views : codes of the features of every view, with all samples
+    views : for every view, the target of its features, with the statistics of all samples
     priors : for every continuous view, grid (P, 3) of the hyperparameters kappa, variance and
         freedom of its clusters; None for other views
     effect_scales : for every view, grid (T,) of the standard deviation of the effects of known
         groups; None for views without effects
-    unit, word_group : (n,) unit of every sample in the first view, and group of its words
-    members, unit_size : (C, M), (C,) samples of every unit, padded with n, and their number
-    sizes, used : (V,) numbers K_v of slots, and whether the number of clusters is selected
-    x_log_x : (n + 2,) table of x log x
-    complexity : (K + 1, n + 2) parametric complexities of a multinomial of k symbols and n words
-    root_charge : (V, K + 1) part of the length of the labels of a root that depends on the number
-        of clusters, by this number
-    slot_charge : (V, K + 1) log number of sets of slots, by the number of clusters
-    table_charge : part of the length of the labels under one table, by the number of cells
-    pair_words : words of the first view under pairs; None without cannot-links and soft pairs
+    unit : (n,) unit (must-link component) of every sample in the first view
+    word_group : (n,) known group of every sample if words are coded given the groups, else 0
+    members : (C, M) samples of every unit, padded with n
+    unit_size : (C,) number of samples of every unit
+    sizes : (V,) number K_v of slots (possible labels) of every view
+    used : (V,) whether the number of clusters of the view is selected
+    x_log_x : (n + 2,) table of x log x for x = 0, 1, ...
+    complexity : (K + 1, n + 2) parametric complexities of multinomials, by number of symbols and
+        number of words
+    root_charge : (V, K + 1) part of the length of the labels of a root that depends only on the
+        number of clusters, for every number
+    slot_charge : (V, K + 1) log number of sets of k out of K_v slots, for every number of clusters
+        k; 0 if the number of clusters is given
+    table_charge : for every number of cells, the part of the length of the labels under one table
+        that depends only on this number
+    pair_words : code words of the first view under pairs; None without cannot-links and soft pairs
     constant : part of the length that does not depend on the labels
-    n_word_groups : number of groups of words: of known groups, or 1
+    n_word_groups : number of known groups if words are coded given the groups, else 1
     code : joint code of the labels: "table", "forest" or "independent"
     """
 
@@ -160,20 +181,20 @@ class ViewsTarget:
 
     @property
     def largest(self) -> int:
-        """Largest number K of slots."""
+        """Largest number K of slots of a view."""
         return max(view.n_slots for view in self.views)
 
     def unit_labels(self, z: jax.Array) -> jax.Array:
-        """Labels (C,) of the units of the first view, from labels z (V, n)."""
+        """Labels (C,) of the must-link components in the first view, from labels z (V, n)."""
         return z[0, self.members[:, 0]]
 
     def cell_labels(self) -> np.ndarray:
-        """Labels (cells, V) of the cells of a table."""
+        """Labels (cells, V) in every view of all cells, the combinations of one slot per view."""
         sizes = tuple(view.n_slots for view in self.views)
         return np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), 1)
 
     def cell_of(self, labels: jax.Array) -> jax.Array:
-        """Cells (...) of a table, for labels (V, ...)."""
+        """Indices (...) of the cells with the labels (V, ...); see `cell_labels`."""
         cell = jnp.zeros(labels.shape[1:], labels.dtype)
         for view, z in zip(self.views, labels, strict=True):
             cell = cell * view.n_slots + z
@@ -189,10 +210,10 @@ class ViewsTarget:
         return replace(self.views[v], terms=(replace(term, cost=cost), *others))
 
     def begin_parameters(self, key: jax.Array) -> Parameters:
-        """Initial parameters of a chain.
+        """Initial values of hyperparameters, effects and scales of effects in one chain.
 
-        The effects are the deviations of the group means from the total mean, times a random number
-        in [0, 1). Hyperparameters and scales are in the middle of their grids.
+        The effects of known groups are the deviations of the group means from the total mean, times
+        a random number in [0, 1). Hyperparameters and scales are in the middle of their grids.
         """
         prior = jnp.asarray([0 if grid is None else len(grid) // 2 for grid in self.priors])
         scale = jnp.asarray([0 if grid is None else len(grid) // 2 for grid in self.effect_scales])
@@ -212,7 +233,10 @@ class ViewsTarget:
         return Parameters(prior, effects, scale)
 
     def with_parameters(self, parameters: Parameters) -> ViewsTarget:
-        """Target of the labels at given parameters."""
+        """Target of the labels given hyperparameters and effects.
+
+        The effects are subtracted from the features.
+        """
         target = self.with_priors(parameters.prior)
         views = tuple(
             view if grid is None else subtract_effects(view, parameters.effects[v])
@@ -221,7 +245,7 @@ class ViewsTarget:
         return replace(target, views=views)
 
     def effect_lengths(self, parameters: Parameters) -> jax.Array:
-        """Minus the log density of all effects."""
+        """Minus the log prior density of the effects of known groups in all views."""
         total = jnp.zeros(())
         for v, (view, grid) in enumerate(zip(self.views, self.effect_scales, strict=True)):
             if grid is not None:
@@ -230,7 +254,7 @@ class ViewsTarget:
         return total
 
     def sample_parameters(self, z: jax.Array, parameters: Parameters, key: jax.Array) -> Parameters:
-        """Sample the parameters given labels (V, n)."""
+        """Sample hyperparameters, effects and scales of effects, given labels z (V, n)."""
         u = jax.random.uniform(key, (self.n_views,))
         prior = self.with_parameters(parameters).sample_priors(z, parameters.prior, u)
         target, (_, effects, scale) = self.with_priors(prior), parameters
@@ -244,7 +268,7 @@ class ViewsTarget:
         return Parameters(prior, effects, scale)
 
     def with_priors(self, index: jax.Array) -> ViewsTarget:
-        """Target at hyperparameters with indices (V,) in the grids of the views."""
+        """Target given the hyperparameters of the views, by their indices (V,) in the grids."""
         views = tuple(
             view if grid is None else self._view_at(v, grid[index[v]])
             for v, (view, grid) in enumerate(zip(self.views, self.priors, strict=True))
@@ -252,7 +276,10 @@ class ViewsTarget:
         return replace(self, views=views)
 
     def sample_priors(self, z: jax.Array, index: jax.Array, u: jax.Array) -> jax.Array:
-        """Sample the hyperparameters of all views given labels (V, n), by uniforms (V,)."""
+        """Sample indices (V,) of the hyperparameters of all views, given labels z (V, n).
+
+        ``index`` (V,) are the current indices, and ``u`` (V,) uniform variates.
+        """
         for v, (view, grid) in enumerate(zip(self.views, self.priors, strict=True)):
             if grid is not None:
                 cells = view.cells(z[v])
@@ -263,7 +290,11 @@ class ViewsTarget:
     # Counts
 
     def count(self, z: jax.Array, present: jax.Array, worded: jax.Array) -> Counts:
-        """Count labels z (V, n) of ``present`` samples (n,), and words of ``worded`` units (C,)."""
+        """Sufficient statistics of the labels z (V, n) of some samples and of some code words.
+
+        ``present`` (n,) is a mask of the samples, and ``worded`` (C,) a mask of the units of the
+        first view whose code words are counted.
+        """
         k, z = self.largest, jnp.maximum(z, 0)
         cells = tuple(
             sum_cells(view, jnp.where(present[:, None], view.x, 0), view.group, labels)
@@ -283,22 +314,22 @@ class ViewsTarget:
         return Counts(cells, sizes, words, pairs, joint)
 
     def count_all(self, z: jax.Array) -> Counts:
-        """Count labels z (V, n) of all samples."""
+        """Sufficient statistics of the labels z (V, n) of all samples."""
         everything = jnp.ones(self.n_samples, bool)
         return self.count(z, everything, jnp.ones(self.members.shape[0], bool))
 
     def change_counts(
         self, counts: Counts, samples: jax.Array, labels: jax.Array, words: jax.Array, weight: Any
     ) -> Counts:
-        """Add samples with their labels, or remove them.
+        """Sufficient statistics after M samples with their labels are added or removed.
 
         Parameters
         ----------
-        counts : counts before the change
-        samples : (M,) samples
-        labels : (M, V) labels of the samples
-        words : (M,) whether a sample has a word of the first view
-        weight : (M,) 1 to add a sample, -1 to remove it, 0 for padding
+        counts : sufficient statistics before the change
+        samples : (M,) indices of the samples
+        labels : (M, V) labels of the samples in all views
+        words : (M,) whether a code word of the first view is added or removed with the sample
+        weight : (M,) 1 to add a sample, -1 to remove a sample, 0 for padding
         """
         # Arrays of indicators replace scatters, which are loops on a CPU.
         onehot = (labels[..., None] == jnp.arange(self.largest)).astype(jnp.int32)  # (M, V, K)
@@ -326,27 +357,27 @@ class ViewsTarget:
         )
 
     def n_clusters(self, sizes: jax.Array) -> jax.Array:
-        """Numbers (V,) of clusters of the code, from the ``sizes`` (V, K) of the clusters."""
+        """Numbers (V,) of clusters that the code has words for, from cluster ``sizes`` (V, K)."""
         return jnp.where(self.used, (sizes > 0).sum(1), self.sizes)
 
     # Lengths
 
     def _growth(self, counts: jax.Array) -> jax.Array:
-        """Increase of x log x if ``counts`` increase by 1."""
+        """Increase of x log x if x increases by 1, for integer arrays x = ``counts``."""
         return self.x_log_x[counts + 1] - self.x_log_x[counts]
 
     def costs(
         self, counts: Counts, parents: jax.Array, i: jax.Array, word: jax.Array, taken: jax.Array
     ) -> Costs:
-        """Costs of the labels of sample ``i``, which is not in ``counts``.
+        """Costs of the labels of sample ``i``, given the labels of all other samples.
 
         Parameters
         ----------
-        counts : counts of all other samples
-        parents : (V,) parents of the views, -1 for roots
-        i : the sample
-        word : whether the label of the sample in the first view needs a word
-        taken : (K,) clusters of the first view that cannot-links exclude
+        counts : sufficient statistics of all other samples
+        parents : (V,) parents of the views in the forest, -1 for roots
+        i : index of the sample
+        word : whether the label of the sample in the first view needs a code word
+        taken : (K,) mask of the clusters of the first view that cannot-links exclude
         """
         k, v = self.largest, np.arange(self.n_views)
         features = jnp.stack([
@@ -384,27 +415,36 @@ class ViewsTarget:
         return Costs(nodes, edges, cells, free_word)
 
     def root_lengths(self, counts: Counts, word_length: jax.Array) -> jax.Array:
-        """Lengths (V,) of the labels of the views as roots."""
+        """Lengths (V,) of the labels of every view as a root, coded without other views.
+
+        ``word_length`` is the result of `word_length` for the first view.
+        """
         number = self.n_clusters(counts.sizes)
         free = -self.x_log_x[counts.sizes].sum(1)
         charge = self.root_charge[np.arange(self.n_views), number]
         return free.at[0].set(word_length) + charge
 
     def edge_lengths(self, counts: Counts) -> jax.Array:
-        """Lengths (V, V) of the labels of a view (last axis) given the labels of a parent."""
+        """Lengths (V, V) of the labels of a view (last axis) given the labels of its parent."""
         number = self.n_clusters(counts.sizes)
         parent = self.x_log_x[counts.sizes].sum(1)[:, None]
         complexity = self.complexity[number[None, :, None], counts.sizes[:, None]].sum(2)
         return parent - self.x_log_x[counts.pairs].sum((2, 3)) + complexity
 
     def word_length(self, z: jax.Array, counts: Counts) -> jax.Array:
-        """Length of the words of the first view, without the parts in ``root_charge``."""
+        """Length of the code words of the first view, without the parts in ``root_charge``.
+
+        z (V, n) are the labels of all samples, and ``counts`` their sufficient statistics.
+        """
         if self.pair_words is None:
             return -self.x_log_x[counts.words].sum()
         return self.pair_words.length(self.unit_labels(z))
 
     def length(self, z: jax.Array, parents: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Description length of labels (V, n) and a forest, and minus the log target density."""
+        """Description length of labels z (V, n) and a forest, and minus the log target density.
+
+        The second result also has the terms of ``slot_charge``. ``parents`` (V,) is the forest.
+        """
         counts = self.count_all(z)
         total = self.constant + sum(
             view.length(cells) for view, cells in zip(self.views, counts.cells, strict=True)

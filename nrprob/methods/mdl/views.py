@@ -1,4 +1,4 @@
-"""Input views as centred, scaled and concatenated arrays.
+"""Validation of input views, and their conversion to centred, scaled and concatenated arrays.
 
 Sizes: n rows, d features of a view, V views, p statistics of a row.
 """
@@ -25,12 +25,13 @@ from nrprob.statistics.rows import Layout, Rows, bucket_size
 
 @dataclass
 class View:
-    """Centring and scaling of one view.
+    """Centring and scaling of the rows of one view.
 
     Attributes
     ----------
-    mean : (d,) mean of the rows
-    scale : square root of the total variance, which is the sum of the variances of the features
+    mean : (d,) mean of the rows; 0 for views that are not centred
+    scale : square root of the total variance, which is the sum of the variances of the features; 1
+        for views that are not scaled
     """
 
     mean: np.ndarray
@@ -38,7 +39,9 @@ class View:
 
     @classmethod
     def from_rows(cls, x: np.ndarray, name: str) -> View:
-        """Compute mean and scale of rows (n, d).
+        """Compute the mean and the scale of the rows x (n, d) of a view.
+
+        ``name`` is the name of the view in the message.
 
         Raises
         ------
@@ -56,12 +59,15 @@ class View:
 
     @classmethod
     def from_counts(cls, x: np.ndarray, features: str, name: str) -> View:
-        """Check binary features or counts (n, d); return a view without centring and scaling.
+        """Check binary features or counts x (n, d); return a view without centring and scaling.
+
+        ``features`` is "bernoulli" for binary features, or "multinomial" for counts. ``name`` is
+        the name of the view in the message.
 
         Raises
         ------
         ValueError
-            If values are outside of the domain of ``features``.
+            If ``x`` has values that are not binary, or that are not counts.
         """
         if features == "bernoulli" and not np.isin(x, (0, 1)).all():
             raise ValueError(
@@ -76,7 +82,7 @@ class View:
         return cls(np.zeros(x.shape[1]), 1.0)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Centre and scale rows (n, d)."""
+        """Centre and scale the rows x (n, d) of the view."""
         return (x - self.mean.astype(x.dtype)) / x.dtype.type(self.scale)
 
 
@@ -88,7 +94,10 @@ def is_view_list(X: Any) -> bool:
 
 
 def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
-    """Check a list of tables, one per view; return them as arrays of one dtype."""
+    """Check a list of tables, one per view; return arrays (n, d) of one dtype, one per view.
+
+    Messages contain the name of the ``estimator``.
+    """
     for v, x in enumerate(X[1:], 1):
         check_same_order(X[0], **{f"X[{v}]": x})
     dtypes = {np.dtype(getattr(x, "dtype", float)) for x in X}
@@ -106,7 +115,10 @@ def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
 
 
 def cut_views(x: np.ndarray, views: Any) -> list[np.ndarray]:
-    """Split a table (n, m) into views; ``views`` are the numbers of columns of the views."""
+    """Split the columns of a table x (n, m) into views, arrays (n, d).
+
+    ``views`` has the number of columns d of every view.
+    """
     if np.ndim(views) != 1 or len(views) == 0:
         raise ValueError(
             f"views must be numbers of columns; got {short_repr(views)}; pass one number per view"
@@ -123,9 +135,10 @@ def cut_views(x: np.ndarray, views: Any) -> list[np.ndarray]:
 
 
 def view_statistics(scaled: list[np.ndarray]) -> np.ndarray:
-    """Statistics (n, p - 1) of the rows: features of all views, zero padding, and squared norms.
+    """Statistics (n, p - 1) of n rows, from the centred and ``scaled`` rows (n, d) of every view.
 
-    There is one squared norm per view. `make_rows` adds the last statistic, which is 1.
+    The statistics of a row are its features in all views, zero padding, and its squared norm in
+    every view. `nrprob.statistics.rows.make_rows` adds the last statistic, which is 1.
     """
     n, n_views = scaled[0].shape[0], len(scaled)
     width = sum(x.shape[1] for x in scaled)
@@ -137,7 +150,11 @@ def view_statistics(scaled: list[np.ndarray]) -> np.ndarray:
 
 
 def feature_columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) -> np.ndarray:
-    """Indicators (V, p): 1 if a statistic of `view_statistics` is a feature of the view, else 0."""
+    """Indicators (V, p) of the features of V views among the p statistics of `view_statistics`.
+
+    An indicator is 1 if a statistic is a feature of the view, and 0 if not. ``view_sizes`` are the
+    numbers of features of the views, and ``n_statistics`` is p.
+    """
     view = np.repeat(np.arange(len(view_sizes)), view_sizes)
     result = np.zeros((len(view_sizes), n_statistics), dtype)
     result[view, np.arange(view.size)] = 1
@@ -146,16 +163,16 @@ def feature_columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) ->
 
 @dataclass
 class Views:
-    """Input of the annealed restarts.
+    """Input of the annealed restarts of a multi-view clustering.
 
     Attributes
     ----------
     n : number of rows
     rows : statistics of the rows, in blocks
     layout : position of every row in the blocks
-    configurations : candidate numbers of clusters and codings
-    calls : calls of the compiled program
-    n_iter : number of steps of all parallel restarts, once they have run
+    configurations : numbers of clusters and codings of the labels that the restarts use
+    calls : calls of the compiled solver
+    n_iter : number of steps of all parallel restarts; 0 before the restarts have run
     """
 
     n: int

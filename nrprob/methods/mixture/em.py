@@ -59,9 +59,9 @@ class MixtureMap:
     Attributes
     ----------
     base : encoding or scaling of the features
-    covariance : form of the covariances of gaussian components, else None. It determines the second
-        moments, which follow the features: the products of all pairs of features (upper triangle,
-        by rows), the squares of the features, or the sum of the squares
+    covariance : form of the covariances of gaussian components; None for other components. For
+        "full" and "VEE", the products of all pairs of features (upper triangle, by rows) follow the
+        features. For "diag", the squares of the features follow, for "spherical" the sum of squares
     """
 
     base: FeatureMap
@@ -69,11 +69,11 @@ class MixtureMap:
 
     @property
     def features(self) -> str:
-        """Name of the distribution of the features."""
+        """Distribution of the features: "multinomial", "bernoulli" or "gaussian"."""
         return self.base.features
 
     def __call__(self, x: Any) -> Any:
-        """Return the statistics (n, p) of rows (n, m)."""
+        """Return the sufficient statistics (n, p) of rows x (n, m)."""
         if self.features == "multinomial":
             raise_where(
                 x, lambda v: v < 0, "features='multinomial' needs non-negative values",
@@ -93,15 +93,16 @@ class MixtureMap:
 
 @dataclass(frozen=True)
 class SmoothedCost:
-    """Cost of a component with pseudo-counts, relative to the cost of an empty component.
+    """Cost of a mixture component with pseudo-counts, minus the cost of an empty component.
 
-    The cost is a function of the statistics of the component, the sums over its rows; the last
-    statistic is its mass. It is the minimum over the probabilities of the component of its negative
-    log likelihood minus ``alpha`` times the sum of the log probabilities.
+    The cost with pseudo-counts is the minimum of a penalised negative log likelihood over the
+    probabilities of the component. The penalty is minus ``alpha`` times the sum of the log
+    probabilities. The cost is a function of the sufficient statistics of the component, which are
+    sums over its rows; the last statistic is the mass of the component.
 
     Attributes
     ----------
-    cost : cost without pseudo-counts
+    cost : cost of the component without pseudo-counts
     n_features : number of leading statistics that get the pseudo-count ``alpha``
     alpha : pseudo-count of a feature
     to_mass : pseudo-count of the mass
@@ -113,11 +114,11 @@ class SmoothedCost:
     to_mass: float
 
     def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of components with statistics (..., p)."""
+        """Costs (...) of components with sufficient statistics ``cell`` (..., p)."""
         return self._smoothed_cost(cell) - self.empty_cost()
 
     def empty_cost(self) -> jax.Array:
-        """Cost of the pseudo-counts alone, without rows."""
+        """Cost with pseudo-counts of a component without rows; `__call__` subtracts this cost."""
         return self._smoothed_cost(jnp.zeros(self.n_features + 1))
 
     def _smoothed_cost(self, cell: jax.Array) -> jax.Array:
@@ -126,7 +127,7 @@ class SmoothedCost:
 
 
 class MixtureParameters(NamedTuple):
-    """Traced parameter of `Mixture`.
+    """Traced parameter of the objective that `Mixture` builds.
 
     ``constant`` is the log Jacobian of the scaling of the features, in nats per sample.
     """
@@ -136,17 +137,20 @@ class MixtureParameters(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture:
-    """Expected negative log likelihood of a mixture, without the entropy of the memberships.
+    """Builder of the EM objective: the expected negative log likelihood of complete data.
+
+    Complete data are the rows and their components. The objective does not include the entropy of
+    the memberships.
 
     Attributes
     ----------
     features : distribution of the components: "multinomial", "bernoulli" or "gaussian"
-    covariance : form of the covariances of gaussian components, else None
+    covariance : form of the covariances of gaussian components; None for other components
     n_features : number of features
     free_weights : whether the weights of the components are estimated
     reg : ridge that is added to the variances of gaussian components
     alpha : pseudo-count of every count and of the mass of every component
-    anneal : whether to start at the critical temperature
+    anneal : whether annealing starts at the critical temperature; if False, plain EM
     """
 
     features: str
@@ -158,7 +162,7 @@ class Mixture:
     anneal: bool
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Build the problem from the rows."""
+        """Build the optimisation problem for the sufficient statistics ``rows`` and settings."""
         unit_weight = jnp.ones((), rows.mass.dtype)
         k = settings.n_clusters
         total = rows.mass.sum().astype(jnp.float64)
@@ -216,18 +220,19 @@ class MixtureEM(  # type: ignore[misc]
         "free" estimates the weights of the components; "uniform" sets them to 1 / ``n_clusters``.
     anneal : bool, default=True
         Whether to start at the temperature at which components first separate, and cool down to 1.
-        False is plain EM. It starts from random memberships, or from the labelled rows: in all
-        restarts if all components have labelled rows, else in the first restart.
+        False is plain EM from ``init``, or by default from random memberships. With target labels,
+        plain EM starts from the labelled rows: in all restarts if all components have labelled
+        rows, else only in the first restart.
     smoothing : float or "auto", default="auto"
         Pseudo-count of each count of multinomial and bernoulli components, and of the mass of each
-        component. Raise it if rare terms separate components. "auto" is 1 for multinomial features
-        with target labels, else 0. At most 10**9.
+        component. Raise ``smoothing`` if rare terms separate components. "auto" is 1 for
+        multinomial features with target labels, else 0. At most 10**9.
     reg_covar : float, default=1e-6
         Ridge that is added to the variances of gaussian components, in units of the mean variance
-        of the features. Raise it if components collapse to few rows. At most 10**6.
+        of the features. Raise ``reg_covar`` if components collapse to few rows. At most 10**6.
     unlabelled_weight : float, default=1.0
-        Weight of a row without a target label; a labelled row has weight 1. Lower it if many
-        unlabelled rows override the labels. From 1e-9 to 1e9.
+        Weight of a row without a target label; a labelled row has weight 1. Lower the weight if
+        many unlabelled rows override the labels. From 1e-9 to 1e9.
     init : array-like of shape (n_samples,) or (n_samples, n_clusters), optional
         Initial labels or memberships for ``anneal=False``.
     <binarize>
@@ -299,9 +304,9 @@ class MixtureEM(  # type: ignore[misc]
     .. math:: \lambda_k = \frac{\operatorname{tr}(W_k C^{-1})}{n_k d}, \qquad
         C \propto \sum_k \frac{W_k}{\lambda_k}, \qquad |C| = 1
 
-    until convergence, where the covariances are :math:`\lambda_k C`, :math:`n_k` is the mass and
-    :math:`W_k` the scatter of component k (with ``reg_covar``), and d the number of features. The
-    likelihood never decreases.
+    until convergence. Here :math:`\lambda_k C` is the covariance of component k, :math:`n_k` its
+    mass, :math:`W_k` its scatter (with ``reg_covar``), and d the number of features. The likelihood
+    never decreases.
 
     An iteration takes O(nkm) time for n rows, k components and m features, and O(nkm^2) for "full"
     and "VEE". Memory is O(nm), or O(nm^2) for "full" and "VEE", plus O(n_init n k).
@@ -439,10 +444,10 @@ class MixtureEM(  # type: ignore[misc]
 
         .. math:: \frac{1}{n} \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
 
-        Component k has the weight :math:`\pi_k` and the density :math:`p(x | \theta_k)`. The score
-        excludes multinomial coefficients, and includes the penalty of ``reg_covar``. Without
-        ``smoothing``, a new row with a term that never occurs in a component has almost no
-        probability in this component.
+        where :math:`x_i` are the n rows. Component k has the weight :math:`\pi_k` and the density
+        :math:`p(x | \theta_k)`. The score excludes multinomial coefficients, and includes the
+        penalty of ``reg_covar``. Without ``smoothing``, a new row with a term that never occurs in
+        a component has almost no probability in this component.
 
         Parameters
         ----------
@@ -471,7 +476,7 @@ class MixtureEM(  # type: ignore[misc]
         return clone(self)
 
     def residuals_of(self, X):
-        """Residuals of samples from the mean of the training samples.
+        """Differences of samples from the mean of the training samples.
 
         Parameters
         ----------
@@ -513,7 +518,7 @@ class MixtureEM(  # type: ignore[misc]
         See Also
         --------
         score : Mean log likelihood, for all distributions of features.
-        residuals_of : Samples in the coordinates of the density.
+        residuals_of : Residuals of samples, at which the density is evaluated.
         """
         residuals = self.residuals_of(X)
         if scale is not None:
@@ -525,7 +530,7 @@ class MixtureEM(  # type: ignore[misc]
         return logsumexp(constant + log_p, axis=1)
 
     def _full_covariances(self) -> np.ndarray:
-        """Covariance matrices (k, m, m) for any parameter ``covariance``."""
+        """Covariances of k components as matrices (k, m, m), whatever the form ``covariance``."""
         covariances = self.covariances_
         m = self.n_features_in_
         if covariances.ndim == 3:
@@ -537,6 +542,9 @@ class MixtureEM(  # type: ignore[misc]
 
         .. math:: \sum_k \pi_k \left(\Sigma_k + \mu_k \mu_k^\top\right) - \mu \mu^\top,
             \qquad \mu = \sum_k \pi_k \mu_k
+
+        with the weights :math:`\pi_k`, means :math:`\mu_k` and covariances :math:`\Sigma_k` of the
+        components.
 
         Returns
         -------
@@ -555,8 +563,8 @@ class MixtureEM(  # type: ignore[misc]
     def has_flexible_clusters(self):
         """Whether the clusters can fit heavy tails, or unequal covariances of known groups.
 
-        If so, the significance test uses additional null models that can do the same. For this
-        estimator, the result is always True.
+        If so, the significance test has additional null models that can fit heavy tails or unequal
+        covariances. For this estimator, the result is always True.
 
         Returns
         -------
@@ -570,17 +578,20 @@ class MixtureEM(  # type: ignore[misc]
         return True
 
     def settings_from_labels(self, labels):
-        """Parameters of two fits: the same fit without ``init``, and plain EM from labels.
+        """Parameters of two variants of this estimator, for bootstrap fits.
+
+        The first variant has the parameters of this estimator without ``init``. The second variant
+        is plain EM from given labels.
 
         Parameters
         ----------
         labels : array-like of shape (n_samples,)
-            Clusters from 0 to ``n_clusters`` - 1.
+            Clusters from 0 to ``n_clusters`` - 1, from which plain EM starts.
 
         Returns
         -------
         list of dict
-            Settings for `set_params`.
+            Parameters of each variant for `set_params`.
 
         See Also
         --------
@@ -599,7 +610,7 @@ class MixtureEM(  # type: ignore[misc]
         return start.astype(task.rows.mass.dtype)
 
     def _log_init(self, n: int) -> np.ndarray:
-        """Initial log memberships (n, k) from the parameter ``init``, for n rows."""
+        """Initial log memberships (n, k) of ``n`` rows in k components, from ``self.init``."""
         init, k = entries_with_weight(self, np.asarray(self.init)), self.n_clusters
         if init.shape == (n,):
             codes = np.unique(init, return_inverse=True)[1]
@@ -631,7 +642,7 @@ class MixtureEM(  # type: ignore[misc]
         return self
 
     def _warn_of_few_samples(self, n: int) -> None:
-        """Warn if full covariances have too few samples."""
+        """Warn if ``n`` samples are too few for full covariances of all components."""
         k, d = self.n_clusters, self.n_features_in_
         is_full = self._build.features == "gaussian" and self.covariance == "full"
         if is_full and k > 1 and n < _SAMPLES_PER_FEATURE * k * d:
@@ -642,7 +653,11 @@ class MixtureEM(  # type: ignore[misc]
             )
 
     def _set_component_parameters(self, sums: np.ndarray, sizes: np.ndarray) -> None:
-        """M-step: set the parameters of the components from statistics (k, p) and masses (k,)."""
+        """M-step: set the parameters of the components from their sufficient statistics.
+
+        ``sums`` (k, p) are the statistics of k components, sums over the rows weighted by the
+        memberships. ``sizes`` (k,) are the masses of the components.
+        """
         build = self._build
         alpha, m = build.alpha, self.n_features_in_
         self._total = float((sizes + alpha).sum())
