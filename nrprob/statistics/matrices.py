@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _MAX_UNROLLED = 3  # largest number of columns that unrolled code eliminates
+_MAX_SWEEPS = 30  # of `symmetric_eigen`; about 8 are needed
 _MAX_COLUMNS = 16  # largest number of columns of the loop; larger matrices are halved
 
 
@@ -70,6 +71,56 @@ def _inverse_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     result, log_det, _ = inverse_and_log_det(*primals)
     return log_det, (result * tangents[0]).sum((-2, -1))
+
+
+def symmetric_eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Eigenvalues (m,) and eigenvectors (m, m), as columns, of a symmetric matrix (m, m).
+
+    Jacobi rotations eliminate m / 2 disjoint pairs of rows at once. A sweep of m - 1 rounds visits
+    every pair. The eigenvalues are not sorted.
+    """
+    m = matrix.shape[-1]
+    n = m + m % 2  # a row and a column of 0 make the number even
+    half = n // 2
+    # The pairs of a round are the rows i and i + half. Between rounds, all rows but the first
+    # change their positions in a circle, as in a round-robin tournament.
+    turned = np.r_[0, half, 1 : half - 1, half + 1 : n, half - 1] if half > 1 else np.arange(n)
+
+    def rotate(round_, carry):
+        matrix, vectors = carry
+        upper, lower = (jnp.diagonal(matrix)[part] for part in (slice(half), slice(half, n)))
+        off = jnp.diagonal(matrix[:half, half:])
+        is_zero = off == 0
+        ratio = (lower - upper) / jnp.where(is_zero, 1, 2 * off)
+        tangent = jnp.where(ratio < 0, -1, 1) / (jnp.abs(ratio) + jnp.sqrt(1 + ratio**2))
+        tangent = jnp.where(is_zero, 0, tangent)
+        cosine = 1 / jnp.sqrt(1 + tangent**2)
+        sine = tangent * cosine
+
+        def rotate_columns(a):
+            left, right = a[:, :half], a[:, half:]
+            return jnp.concatenate([cosine * left - sine * right, sine * left + cosine * right], 1)
+
+        matrix = rotate_columns(rotate_columns(matrix).T)
+        return matrix[turned][:, turned], rotate_columns(vectors)[:, turned]
+
+    def sweep(carry):
+        matrix, vectors, count = carry
+        matrix, vectors = jax.lax.fori_loop(0, n - 1, rotate, (matrix, vectors))
+        return matrix, vectors, count + 1
+
+    def goes_on(carry):
+        matrix, _, count = carry
+        off = jnp.square(matrix - jnp.diag(jnp.diagonal(matrix))).sum()
+        least = (jnp.finfo(matrix.dtype).eps ** 2) * jnp.square(matrix).sum()
+        return (count < _MAX_SWEEPS) & (off > least)
+
+    padded = jnp.pad(matrix, (0, n - m))
+    begin = padded, jnp.eye(n, dtype=matrix.dtype), jnp.zeros((), jnp.int32)
+    padded, vectors, _ = jax.lax.while_loop(goes_on, sweep, begin)
+    # The vector of the added row is the only one with a nonzero last entry.
+    order = jnp.argsort(jnp.abs(vectors[-1]), stable=True)[:m] if n > m else np.arange(m)
+    return jnp.diagonal(padded)[order], vectors[:m, order]
 
 
 def _least_pivots(matrix: jax.Array) -> jax.Array:

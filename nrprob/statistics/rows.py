@@ -460,16 +460,20 @@ def pad_columns(x: np.ndarray, least: int = 0) -> np.ndarray:
     return np.pad(x, ((0, 0), (0, coarse_bucket(max(x.shape[1], least), 4) - x.shape[1])))
 
 
-def make_layout(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:
+def make_layout(
+    codes: np.ndarray, n_groups: int, n_shards: int = 1, least_rows: int = 16
+) -> Layout:
     """Sort samples by known group ``codes`` (n,), and cut them into blocks within one group.
 
     The shapes depend only on the rounded number of samples and on the number of groups, not on the
-    sizes of the groups. The position of a sample does not depend on ``n_shards``.
+    sizes of the groups. The position of a sample does not depend on ``n_shards``. A block has at
+    least ``least_rows`` samples with padding, a power of 2.
     """
     n_samples = codes.size
     n_padded = bucket_size(n_samples, 65536)
     # Size and number of blocks. Large blocks multiply faster; small blocks have less padding.
-    n_rows = int(np.clip(1 << int(np.log2(max(n_padded / (12 * n_groups), 16))), 16, 4096))
+    n_rows = max(n_padded / (12 * n_groups), least_rows)
+    n_rows = int(np.clip(1 << int(np.log2(n_rows)), least_rows, 4096))
     n_blocks = -(-n_padded // n_rows) + n_groups
     n_spare = -n_blocks % n_shards
     n_blocks += n_spare

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from slowly import first_fast
 
-from nrprob.statistics.matrices import inverse_and_log_det, log_determinant, whitener
+from nrprob.statistics.matrices import (
+    inverse_and_log_det,
+    log_determinant,
+    symmetric_eigen,
+    whitener,
+)
 
 # On both sides of the limits of unrolled code and of halving.
 SIZES = [1, 3, 4, 16, 17, 35]
@@ -88,3 +93,17 @@ def test_derivatives_are_those_of_numpys_determinants_and_inverses(m):
     root = np.linalg.cholesky(matrices)
     np.testing.assert_allclose(pivots, np.diagonal(root, axis1=-2, axis2=-1) ** 2, rtol=1e-10)
     assert not np.any(none)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 7, 24])
+def test_eigenvectors_diagonalise_symmetric_matrices(m):
+    rng = np.random.default_rng(m)
+    factor = rng.normal(size=(m, m))
+    factor[:, : m // 3] = 0  # equal eigenvalues
+    matrix = factor @ np.diag(np.r_[np.ones(m - m // 2), -np.ones(m // 2)]) @ factor.T
+    matrix[0] = matrix[:, 0] = 0  # a row that is diagonal from the start
+    with jax.enable_x64(True):
+        values, vectors = map(np.asarray, jax.jit(symmetric_eigen)(matrix))
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(m), atol=1e-13)
+    np.testing.assert_allclose(vectors * values @ vectors.T, matrix, atol=1e-12 * m)
+    np.testing.assert_allclose(np.sort(values), np.linalg.eigvalsh(matrix), atol=1e-12 * m)

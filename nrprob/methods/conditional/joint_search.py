@@ -23,7 +23,9 @@ from nrprob.methods.conditional.shares import UNIFORM, initial_shares
 from nrprob.statistics.rows import Layout
 
 BATCH = 6  # restarts per call of the program
-_LARGE = 1 << 14  # samples, with padding, from which a CPU runs restarts one after another
+# Number of samples, with padding, or of entries of precision matrices, from which a CPU runs
+# restarts one after another.
+_LARGE = 1 << 14
 _QUICKLY_COMPILED = 1 << 18  # size limit of `jit_by_size`
 _WARM_UP_STEPS = 30  # maximum number of warm-up steps
 _CERTAIN = 0.95  # membership of a sample in the cluster of its initial label
@@ -166,6 +168,16 @@ class Problem(NamedTuple):
         """Weights (n,) of the samples."""
         return self.layout.from_blocks(np.asarray(self.table.mass))
 
+    @property
+    def _is_large(self) -> bool:
+        """Whether a CPU runs restarts one after another.
+
+        So it is for many samples, and if many missing patterns have precision matrices (d, d).
+        """
+        numeric = self.table.numeric
+        n_entries = 0 if numeric is None else numeric.observed.size * len(numeric.real)
+        return self.table.mass.size >= _LARGE or n_entries >= _LARGE
+
     def from_labels(self, labels: np.ndarray) -> np.ndarray:
         """Initial memberships (S, B, r, K) of S restarts, from initial labels (S, n).
 
@@ -198,8 +210,9 @@ class Problem(NamedTuple):
         """
         s = len(r)
         if batch is None:
-            # In a batch, converged restarts wait for the others. This costs most on large tables.
-            batch = 1 if self.table.mass.size >= _LARGE and on_cpu() else BATCH
+            # In a batch, converged restarts, and restarts that only fill up the batch, take as long
+            # as all others. This costs most on large tables.
+            batch = 1 if self._is_large and on_cpu() else BATCH
         warm = np.zeros(s, bool) if warm is None else warm
         most = np.full(s, self.max_iter if max_iter is None else max_iter, np.int32)
         form = Form(*(np.array(column) for column in zip(*forms, strict=True)))

@@ -155,7 +155,9 @@ def lay_out_table(
         cells = np.column_stack([np.zeros(n_groups, int), np.arange(n_groups)])
         cell = groups
     n_cells = padded_size(len(cells))
-    layout = make_layout(cell.reshape(-1), n_cells)
+    # Cells of few samples have small blocks, which need less padding.
+    least_rows = int(np.clip(1 << int(np.log2(max(n / n_cells, 1))), 2, 16))
+    layout = make_layout(cell.reshape(-1), n_cells, least_rows=least_rows)
     group = np.zeros(n_cells, np.int32)
     group[: len(cells)] = cells[:, 1]
     mass = np.ones(n) if mass is None else mass

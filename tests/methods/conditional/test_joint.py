@@ -8,14 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from joint_reference import log_joint, objective
+from slowly import first_fast
 
+from nrprob.methods.conditional import gaussian_block
 from nrprob.methods.conditional.discrete_block import (
     DiscreteBlock,
     TiltRidge,
     initial_discrete,
     wright_omega,
 )
-from nrprob.methods.conditional.gaussian_block import Effects, Ridge, initial_gaussian
+from nrprob.methods.conditional.gaussian_block import (
+    Effects,
+    GaussianBlock,
+    Ridge,
+    initial_gaussian,
+)
 from nrprob.methods.conditional.joint import JointModel, Settings
 from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM, initial_shares
 from nrprob.methods.conditional.table import DiscreteColumn, lay_out_table
@@ -337,3 +344,55 @@ def test_wright_omega_solves_its_equation():
     x = np.concatenate([np.linspace(-700, 700, 1401), np.linspace(-3, 3, 101)])
     w = np.asarray(wright_omega(jnp.asarray(x)))
     np.testing.assert_allclose(w + np.log(w), x, rtol=1e-10, atol=1e-10)
+
+
+def run_with(monkeypatch, fit, n_steps, direct):
+    """Take EM steps with the direct solver of the normal equations, or with the other solvers."""
+    monkeypatch.setattr(GaussianBlock, "_solves_directly", lambda *_: direct)
+    start = fit.r, fit.gaussian, fit.discrete, fit.initial_shares
+
+    @jax.jit
+    def run(start):
+        model = JointModel(fit.table, fit.settings, "tied")
+        return model.run(model.begin(*start, jnp.zeros((), int)), n_steps)
+
+    return jax.tree.map(np.asarray, run(start))
+
+
+@pytest.mark.parametrize("form", first_fast(FORMS))
+def test_both_solvers_of_complete_tables_agree(form, monkeypatch):
+    # Of the groups, which are padded to a power of 2, some have no samples.
+    q = np.random.default_rng(2).normal(size=(90, 2))
+    fit = Fit(mixed_table("numbers", n_groups=5), form, "by_group", q)
+    assert (fit.table.sizes == 0).any()
+    direct, quick = (run_with(monkeypatch, fit, 8, direct).state for direct in (True, False))
+    assert abs(direct.objective - quick.objective) < 1e-8
+    for name in ("b", "slopes", "m", "s", "sigma", "t"):
+        value, expected = getattr(quick.gaussian, name), getattr(direct.gaussian, name)
+        np.testing.assert_allclose(value, expected, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("form", first_fast(FORMS))
+def test_gradient_steps_with_missing_values_reach_the_same_optimum(form, monkeypatch):
+    q = np.random.default_rng(2).normal(size=(90, 2))
+    fit = Fit(mixed_table("numbers", missing=0.2, n_groups=5), form, "uniform", q)
+    direct, gradient = (run_with(monkeypatch, fit, 250, direct) for direct in (True, False))
+    trace = gradient.trace[0][~np.isnan(gradient.trace[0])]
+    assert (np.diff(trace) >= -1e-9 * abs(trace[-1])).all()
+    assert abs(direct.state.objective - gradient.state.objective) < 1e-3
+    # The steps are not exact, so the first steps differ.
+    exact = direct.trace[0][~np.isnan(direct.trace[0])]
+    assert abs(exact[0] - trace[0]) > 1e-6
+
+
+@pytest.mark.parametrize("form", first_fast(["random", "held"]))
+def test_sums_over_pairs_and_over_cells_agree(form, monkeypatch):
+    q = np.random.default_rng(2).normal(size=(90, 2))
+    fit = Fit(mixed_table("numbers", missing=0.2, n_groups=5), form, "uniform", q)
+    ends = []
+    for per_cell in (0, 10**6):
+        monkeypatch.setattr(gaussian_block, "_PAIRS_PER_CELL", per_cell)
+        ends.append(run_with(monkeypatch, fit, 4, False).state)
+    for name in ("b", "slopes", "m", "s", "sigma", "t"):
+        value, expected = (getattr(end.gaussian, name) for end in ends)
+        np.testing.assert_allclose(value, expected, atol=1e-9, err_msg=name)
