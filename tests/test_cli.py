@@ -746,6 +746,20 @@ def mixed(tmp_path):
     return path, hidden
 
 
+def test_reading_options_do_not_apply_to_other_label_files(invoke, mixed, tmp_path):
+    path, _ = mixed
+    table, labels = tmp_path / "semicolons.csv", tmp_path / "labels.csv"
+    frame = pd.read_csv(path)
+    frame[["size", "rating"]].fillna(0).to_csv(table, index=False, sep=";")
+    frame[["rating", "age", "group"]].to_csv(labels, index=False)
+    result = invoke(
+        "fit", table, "--sep", "semicolon", "--known", f"{labels}:group", "--out", tmp_path / "o",
+        *FAST,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert set(pd.read_csv(tmp_path / "o" / "labels.csv")["group"]) == {"a", "b", "(missing)"}
+
+
 def test_text_and_empty_cells_need_no_options(invoke, mixed, tmp_path):
     path, hidden = mixed
     result = invoke("fit", path, "--known", "group", "--out", tmp_path / "o", *FAST)

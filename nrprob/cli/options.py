@@ -315,7 +315,8 @@ def read_options(
     ]
     for file, name in others:
         if file not in available:
-            available[file] = formats.column_names(file, reading)
+            # The reading options state how the data file is to be read.
+            available[file] = formats.column_names(file)
         formats.require_columns([name], available[file], file)
     return options
 

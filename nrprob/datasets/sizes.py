@@ -79,11 +79,14 @@ def register_size(rule: Callable[..., Size]) -> Callable[[Generator], Generator]
 
 
 def size_of_generator(generator: Callable[..., Any], parameters: Mapping[str, Any]) -> Size | None:
-    """Size of the data that a generator makes; None if the parameters are invalid."""
+    """Size of the data that a generator makes; None if unknown, or if parameters are invalid."""
+    rule = _RULES.get(generator.__name__)
+    if rule is None:
+        return None
     try:
         bound = inspect.signature(generator).bind(**parameters)
         bound.apply_defaults()
-        size = _RULES[generator.__name__](**bound.arguments)
+        size = rule(**bound.arguments)
     except (TypeError, ValueError, OverflowError):
         return None
     valid = all(isinstance(value, int | np.integer) and value >= 0 for value in size)

@@ -16,6 +16,7 @@ from nrprob.batch import cost, executor, inputs, registry, tables
 from nrprob.batch.cost import available_memory, estimate, refuse_large
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
+from nrprob.batch.preflight import check
 from nrprob.cli import app
 from nrprob.datasets import loaders, sizes
 from nrprob.datasets.loaders import SHIPPED
@@ -225,3 +226,10 @@ def test_published_model_files_fit_into_memory():
     assert 2**20 < available_memory()
     for path in sorted(MODELS.glob("*.toml"))[::10]:
         assert estimate(expand(read_model(path))).needed < 2**30
+
+
+def test_a_name_that_is_no_generator_is_refused_by_name():
+    plan = planned(data={"generator": "bayes_precision", "parameters": {"m": 4, "n_clusters": 2}})
+    assert estimate(plan, methods=False).samples is None
+    with pytest.raises(InputError, match="unknown data.generator; 'bayes_precision'"):
+        check(plan)

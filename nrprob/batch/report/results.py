@@ -171,7 +171,10 @@ def summarize_run(results: Results) -> dict[str, Any]:
         "n_planned": len(frame),
         "n_sets": len(done[SETS].drop_duplicates()),
         "n_sets_planned": len(frame[SETS].drop_duplicates()),
-        "methods": results.model.titles,
+        "methods": [
+            f"{method.label} ({method.note})" if method.note else method.label
+            for method in results.model.methods
+        ],
         "missing": _count_values(frame.loc[~frame["done"], "method"]),
         "seconds": float(done.drop_duplicates("cell")[PREFIX + "seconds"].astype(float).sum()),
         "compile_seconds": float(done["compile_seconds"].astype(float).drop_duplicates().sum()),

@@ -164,18 +164,23 @@ class TransformClusterer(AlternativeClusterer):
         k, model, name = self.n_clusters, clone_with_seed(self.base, seed), count_name(self.base)
         if name is not None:
             model.set_params(**{name: k})
-        labels = np.asarray(model.fit_predict(task.y))
-        valid = labels.shape == (len(task.y),) and labels.dtype.kind in "iu"
+        labels = self._check_base_labels(model.fit_predict(task.y), len(task.y), model)
+        membership = np.eye(k)[labels]
+        wide = task.y.astype(np.float64)
+        squares = float(((wide - row_means(wide, membership)[labels]) ** 2).sum())
+        return BaseFit(labels, membership, squares * task.unit**2, 1, True, None, model)
+
+    def _check_base_labels(self, labels: Any, n: int, model: Any) -> np.ndarray:
+        """Return the labels (n,) of a base clusterer; raise ValueError unless all are clusters."""
+        labels, k = np.asarray(labels), self.n_clusters
+        valid = labels.shape == (n,) and labels.dtype.kind in "iu"
         if not valid or labels.min() < 0 or labels.max() >= k:
             result = f"labels {np.unique(labels)[:5].tolist()}" if valid else "no integers"
             raise ValueError(
                 f"base must assign every row to a cluster from 0 to {k - 1}; got {result} from "
                 f"{type(model).__name__}; raise n_clusters, or use another base"
             )
-        membership = np.eye(k)[labels]
-        wide = task.y.astype(np.float64)
-        squares = float(((wide - row_means(wide, membership)[labels]) ** 2).sum())
-        return BaseFit(labels, membership, squares * task.unit**2, 1, True, None, model)
+        return labels
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
@@ -214,7 +219,8 @@ class TransformClusterer(AlternativeClusterer):
                     "new rows cannot be assigned by a base without predict; got "
                     f"{type(self._model).__name__}; use another base, or fit_predict"
                 )
-            return np.eye(self.n_clusters)[np.asarray(self._model.predict(y))]
+            labels = self._check_base_labels(self._model.predict(y), len(y), self._model)
+            return np.where(labels[:, None] == np.arange(self.n_clusters), 0.0, -np.inf)
         centres, variances, log_weights = self._spheres
         square = cdist(y.astype(np.float64), centres.astype(np.float64), "sqeuclidean")
         log_p = log_weights - 0.5 * (y.shape[1] * np.log(variances) + square / variances)

@@ -615,6 +615,9 @@ class ConditionalMixture(
             )
         from nrprob.methods.conditional.stored import fit_mixture
 
+        # An earlier fit of rows in memory has set these attributes.
+        for name in ("noise_probability_", "outliers_"):
+            self.__dict__.pop(name, None)
         return fit_mixture(self, rows, y, known)
 
     def _validate(self, X, *, reset: bool):

@@ -299,9 +299,9 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     clusters. Sparse products run on the CPU, where SciPy was faster than a JAX program. Mixtures
     run on JAX's default device.
 
-    Rows without a retained term have no influence on the mixtures. Every member gives them the
-    label of a row of zeros. These labels count in the weights of the members, and in the criterion
-    "scatter". ``y`` fixes the memberships of labelled rows in the mixtures and in the consensus.
+    Rows without a retained term have no influence on the mixtures, the weights of the members and
+    the consensus. Every member gives them the label of a row of zeros. ``y`` fixes the memberships
+    of labelled rows in the mixtures and in the consensus.
 
     ``known`` may be labels, several labelings, `nrprob.known.Memberships` or continuous covariates.
     "across" members need several groups of labels: there are none for memberships, covariates,
@@ -515,14 +515,15 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
             columns = np.maximum(columns, 0)
         else:
             columns = columns[:, informative]
-        # 5. Consensus of the members.
+        # 5. Consensus of the members; rows without a retained term do not count.
+        counted = task.weights if present.all() else mass
         weights = np.ones(columns.shape[1])
         if self.consensus == "scatter" or columns.shape[1] == 1 or self.n_clusters == 1:
             agreement = find_consensus(
-                columns, self.n_clusters, task.fixed, self.n_init, self.max_iter, task.weights
+                columns, self.n_clusters, task.fixed, self.n_init, self.max_iter, counted
             )
         else:
-            weights = agreement_weights(columns, self.n_clusters, task.weights)
+            weights = agreement_weights(columns, self.n_clusters, counted)
             seeds = random.randint(2**31 - 1, size=self.n_init).astype(np.uint32)
             agreement = fit_consensus(
                 columns, self.n_clusters, task.fixed, weights, mass, keys, seeds,

@@ -316,11 +316,12 @@ def test_series_tell_lines_of_a_method_apart(tmp_path):
 
 
 def test_methods_that_share_fits_count_their_time_once(tmp_path):
-    methods = [METHODS[0], METHODS[0] | {"title": "the same"}]
+    methods = [METHODS[0], METHODS[0] | {"title": "the same", "note": "one set of fits"}]
     results, _ = results_of(make_run(tmp_path, make_model(methods=methods), lambda c: MADE))
     assert entries_of(summarize_all(results), "the same")["old", "mean"].ours.value == 0.5
     result = summarize_run(results)
     assert (result["n_done"], result["seconds"]) == (24, 12 * 0.25)
+    assert result["methods"][1:] == ["the same (one set of fits)"]
 
 
 def test_measures_may_have_any_name(tmp_path):

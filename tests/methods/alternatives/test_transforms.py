@@ -309,6 +309,21 @@ def test_bases_that_are_none_are_refused(model):
         result.predict(X, known=known)
 
 
+class NoiseForNewRows(KMeans):
+    """A base whose `predict` returns -1 for all rows."""
+
+    def predict(self, X, sample_weight=None):
+        return np.full(len(X), -1)
+
+
+@every
+def test_labels_of_new_rows_that_are_no_clusters_are_refused(model):
+    X, known, _ = crossing()
+    result = clone(model).set_params(base=NoiseForNewRows(n_init=1)).fit(X, known=known)
+    with pytest.raises(ValueError, match=r"from 0 to 1; got labels \[-1\] from NoiseForNewRows"):
+        result.predict(X, known=known)
+
+
 @every
 def test_known_that_is_no_labels_is_refused(model):
     X, known, _ = crossing()

@@ -203,3 +203,11 @@ def test_noise_needs_numbers_in_memory():
     assert model.noise_ == 0
     with pytest.raises(ValueError, match="noise needs all rows in memory"):
         ConditionalMixture(2, noise=0.02).fit(stored(rng.normal(size=(300, 3))))
+
+
+def test_outliers_of_rows_in_memory_do_not_outlive_a_stored_fit():
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    model = ConditionalMixture(2, n_init=1, random_state=0).fit(X)
+    assert model.outliers_.shape == model.noise_probability_.shape == (300,)
+    model.fit(stored(X))
+    assert not hasattr(model, "outliers_") and not hasattr(model, "noise_probability_")

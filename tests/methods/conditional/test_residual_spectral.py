@@ -18,6 +18,7 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 from nrprob import DegenerateClusterWarning, ResidualSpectral
 from nrprob.datasets import load, make_crossed_counts
 from nrprob.known import Memberships
+from nrprob.methods.conditional import spectral
 from nrprob.methods.conditional.consensus import (
     agreement_weights,
     find_consensus,
@@ -681,3 +682,22 @@ def test_joined_articles(data_dir, monkeypatch):
     X, labels = make_crossed_counts(news.X, group, *sides, random_state=0)
     result = ResidualSpectral(4, random_state=0).fit_predict(X, known=labels[:, 0])
     assert nmi(result, labels[:, 1]) > 0.35 and nmi(result, labels[:, 0]) < 0.02
+
+
+@pytest.mark.parametrize(("consensus", "function"), [
+    ("mixture", "agreement_weights"), ("scatter", "find_consensus")
+])  # fmt: skip
+def test_rows_without_terms_do_not_count_in_the_consensus(consensus, function, monkeypatch):
+    X, groups = counts(n=90)[:2]
+    X = np.vstack([X, np.zeros((9, X.shape[1]))])
+    original, masses = getattr(spectral, function), []
+
+    def record(*arguments):
+        masses.append(arguments[-1])
+        return original(*arguments)
+
+    monkeypatch.setattr(spectral, function, record)
+    model = ResidualSpectral(2, members=4, n_init=1, consensus=consensus, random_state=0)
+    with pytest.warns(UserWarning, match="carry no information"):
+        model.fit(X, known=np.r_[groups, groups[:9]])
+    assert (masses[0][-9:] == 0).all() and (masses[0][:-9] > 0).all()
