@@ -197,8 +197,8 @@ def annotate(
     model : fitted estimator or Exploration
         Estimator or Exploration with ``labels_``, fitted to the rows of ``adata``.
     key_added : str, default="nrprob"
-        Name of the entries. Entries that an earlier call wrote under this name are overwritten. Any
-        other existing entry with this name raises ValueError.
+        Name of the entries. Entries that an earlier call wrote under this name are removed first.
+        Any other existing entry with this name raises ValueError.
     copy : bool, default=False
         Whether to change and return a copy, and leave ``adata`` unchanged.
 
@@ -246,41 +246,55 @@ def annotate(
     columns = {key_added: labels}
     if labels.ndim > 1:
         columns = {f"{key_added}_{r}": column for r, column in enumerate(labels.T, 1)}
-    _check_free(adata, key_added, list(columns))
+    earlier = _check_free(adata, key_added, list(columns))
     adata = adata.copy() if copy else adata
+    for where, name in earlier:
+        if name in getattr(adata, where):
+            del getattr(adata, where)[name]
     for name, column in columns.items():
         names = [str(cluster) for cluster in range(int(column.max(initial=-1)) + 1)]
         adata.obs[name] = pd.Categorical.from_codes(np.maximum(column, -1), names)
+    entries = {"obs": np.array(list(columns))}
     membership = getattr(model, "membership_", None)
     if isinstance(membership, np.ndarray) and len(membership) == len(labels):
-        adata.obsm[f"{key_added}_membership"] = membership
+        name = f"{key_added}_membership"
+        adata.obsm[name], entries["obsm"] = membership, np.array([name])
     from nrprob import __version__
 
-    adata.uns[key_added] = {"version": __version__, **_describe_model(model)}
+    description = _describe_model(model)
+    adata.uns[key_added] = {"version": __version__, "entries": entries, **description}
     return adata if copy else None
 
 
-def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
+def _check_free(adata: Any, key: Any, columns: list[str]) -> list[tuple[str, str]]:
     """Raise ValueError if `annotate` would overwrite an entry that it has not written.
 
     ``key`` is the argument ``key_added`` of `annotate`, and ``columns`` are the columns of ``obs``
-    to write.
+    to write. The function returns the entries that an earlier call wrote under this name, as pairs
+    of "obs" or "obsm" and a name.
     """
     if not (isinstance(key, str) and key):
         raise ValueError(
             f"key_added must be a name; got {short_repr(key)}; pass a text that is not empty"
         )
-    entry = adata.uns.get(key)
-    if isinstance(entry, Mapping) and {"version", "method"} <= entry.keys():
-        return
-    names = [("obs", name) for name in columns]
-    names += [("uns", key), ("obsm", f"{key}_membership")]
-    taken = [f"{what}[{short_repr(name)}]" for what, name in names if name in getattr(adata, what)]
+    entry, earlier = adata.uns.get(key), []
+    names = [("obs", name) for name in columns] + [("obsm", f"{key}_membership")]
+    if isinstance(entry, Mapping) and {"version", "method", "entries"} <= entry.keys():
+        written = entry["entries"]
+        earlier = [(where, str(name)) for where in written for name in written[where]]
+    else:
+        names.append(("uns", key))
+    taken = [
+        f"{where}[{short_repr(name)}]"
+        for where, name in names
+        if (where, name) not in earlier and name in getattr(adata, where)
+    ]
     if taken:
         raise ValueError(
             f"key_added must be an unused name, or the name of earlier results; got "
             f"{short_repr(key)}, and adata has {' and '.join(taken)} already; pass another name"
         )
+    return earlier
 
 
 def _describe_model(model: Any, evidence: Any = None) -> dict[str, Any]:

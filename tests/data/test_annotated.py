@@ -227,6 +227,26 @@ def test_what_a_fit_writes(cells, tmp_path):
     assert cells.obs["batch"].equals(batch) and "mine" not in cells.obs
 
 
+def test_results_replace_earlier_results_and_nothing_else(cells, tmp_path):
+    model = CCIB(**FIT).fit(cells, known="batch")
+    annotate(cells, model)
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+    cells = anndata.read_h5ad(tmp_path / "cells.h5ad")
+    result = explore(
+        rows_of(cells, obsm="X_pca"), ConditionalMixture(**FIT), n_clusterings=2, random_state=0
+    )
+    cells.obs["nrprob_1"] = "mine"
+    with pytest.raises(ValueError, match=r"adata has obs\['nrprob_1'\] already"):
+        annotate(cells, result)
+    assert "nrprob" in cells.obs and (cells.obs["nrprob_1"] == "mine").all()
+    del cells.obs["nrprob_1"]
+    annotate(cells, result)
+    # The memberships and the column of the earlier fit do not belong to the new result.
+    assert "nrprob" not in cells.obs and "nrprob_membership" not in cells.obsm
+    annotate(cells, model)
+    assert "nrprob_1" not in cells.obs and "nrprob" in cells.obs
+
+
 def test_a_copy_is_written_to_where_one_is_asked_for(cells):
     model = CCIB(**FIT).fit(cells, known="batch")
     copied = annotate(cells, model, copy=True)
