@@ -22,14 +22,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from nrprob.data.validation import check_random_state
 from nrprob.engines.sample.chains import (
     ChainState,
     Draw,
     PartitionKernel,
     collect,
-    default_kernel,
-    dispersed,
     end_warmup,
     run,
 )
@@ -43,10 +40,9 @@ from nrprob.files import (
     sealed,
     write_whole,
 )
-from nrprob.settings import standard
 
 if TYPE_CHECKING:
-    import xarray
+    pass
 
 _BLOCK_BYTES = 5e7  # of the draws of one block
 _BLOCK_STEPS = 100  # iterations per block, so that the progress bar moves and kills cost little
@@ -275,57 +271,3 @@ def progress_bar(verbose: int) -> Iterator[Report]:
             progress.update(task, completed=done, total=done + remaining, description=text)
 
         yield report_progress
-
-
-def sample_partitions(
-    target: Any,
-    *,
-    num_warmup: int = 500,
-    num_samples: int = 1000,
-    num_chains: int = 4,
-    thinning: int = 1,
-    kernel: PartitionKernel | None = None,
-    random_state: Any = None,
-    verbose: int = 0,
-) -> xarray.Dataset:
-    """Sample partitions from a target of `nrprob.engines.sample.target.make_target`.
-
-    Parameters
-    ----------
-    target : Target
-        Distribution of the partition given the samples.
-    num_warmup, num_samples, num_chains, thinning : int
-        Warm-up iterations, draws per chain, chains, and iterations from one draw to the next.
-    kernel : PartitionKernel, optional
-        Kernel of the moves; by default from `default_kernel`.
-    random_state : int, RandomState instance or None
-        Seed.
-    verbose : int, default=0
-        Above 0, show a progress bar.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``labels`` (chain, draw, observation), ``n_clusters`` and ``log_density`` (chain, draw) in
-        nats, and the numbers of proposed and accepted moves of each type. Functions of
-        `nrprob.posterior` take the labels.
-    """
-    import xarray
-
-    seed = check_random_state(random_state).randint(2**31 - 1)
-    with standard():
-        n_rows = int(np.asarray(target.x[:, -1]).sum())
-        kernel = default_kernel(n_rows) if kernel is None else kernel
-        states = dispersed(kernel, target, jax.random.PRNGKey(seed), num_chains)
-        chains = CheckpointedChains(kernel, target, states, thinning)
-        with progress_bar(verbose) as report:
-            chains.advance(num_warmup, num_samples, report=report)
-    draws, moves = chains.all_draws(), chains.all_moves()
-    draws["labels"] = draws["labels"][..., :n_rows]
-    return xarray.Dataset(
-        {
-            name: (("chain", "draw", "observation")[: a.ndim], a)
-            for name, a in (draws | moves).items()
-            if a.ndim == 2 or name == "labels"
-        }
-    )

@@ -14,7 +14,6 @@ import numpy as np
 
 from nrprob.engines.hash_rng import fold_in, hashed_uniform
 from nrprob.engines.optimise import solve
-from nrprob.engines.optimise.anneal import FixedWeights
 from nrprob.engines.optimise.differences import label_cells
 from nrprob.engines.optimise.reassign import reassign_sequentially
 from nrprob.engines.programs import jit_by_size
@@ -93,12 +92,6 @@ class Objective:
         first = rows.x.n_statistics - columns + features.n_features
         labels = LabelCost(least, first, features.n_features)
         return *terms, TracedTerm(parameters.beta, zero, None, labels, False)
-
-    def __call__(self, rows: Rows, settings: solve.Settings) -> solve.Problem:
-        """Build the problem for an annealing, with constant weights of the terms."""
-        terms = self.terms(rows, settings.method)
-        weights = jnp.stack([term.weight for term in terms])
-        return solve.Problem(terms, FixedWeights(weights))
 
 
 @jit_by_size("build", "n_clusters", "n_init")

@@ -35,7 +35,6 @@ from scipy.special import xlogy
 
 from nrprob.codelength import multinomial_complexity
 
-CODES = ("table", "forest", "independent")
 MAX_CELLS = 512  # largest number of cells of a table
 _TIE = 1e-6  # subtracted from lengths of roots, so that equally long edges are not used
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nrprob.data.labels import factorize
 from nrprob.methods.mdl.count_tables import CountTable
 from nrprob.methods.mdl.feature_lengths import FeatureLengths
 from nrprob.methods.mdl.linked_words import LinkedWords
@@ -63,11 +62,6 @@ class ViewObjective:
         """
         hard = None if self.words is None else self.words.hard_links
         return (_NO_LINKS, _NO_LINKS) if hard is None else (hard.early, hard.late)
-
-    @staticmethod
-    def key(z: np.ndarray) -> bytes:
-        """Key of a labeling z (C,), equal for labelings with the same partition of the units."""
-        return factorize(z)[0].tobytes()
 
     def _used(self, z: np.ndarray) -> np.ndarray:
         """Numbers (m,) of clusters that have units, in m labelings z (m, C)."""
