@@ -31,8 +31,12 @@ def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> bool:
     n_components = min(max(n_clusters, _LEAST_COMPONENTS), _MOST_COMPONENTS)
     rows = np.linspace(0, table.n_samples - 1, min(table.n_samples, _MAX_ROWS)).astype(int)
     values = table.cells[rows][:, positions]
-    gain, _ = compare_logarithms(values, design.codes[rows], n_components, _MAX_FEATURES)
+    # Few components are quick to fit, and show which features to compare with more components.
+    gain = compare_logarithms(values, design.codes[rows], _LEAST_COMPONENTS, _MAX_FEATURES).gain
     skewed = np.flatnonzero(gain > _LEAST_GAIN)
+    if skewed.size and n_components > _LEAST_COMPONENTS:
+        gain = compare_logarithms(values[:, skewed], design.codes[rows], n_components).gain
+        skewed = skewed[gain > _LEAST_GAIN]
     if not skewed.size:
         return False
     names = [table.columns.columns[positions[j]].name for j in skewed]
