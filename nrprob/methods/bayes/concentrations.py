@@ -48,7 +48,7 @@ class ConcentrationUpdate(JointUpdate):
     totals: jax.Array
 
     def set_code(self, target: Target) -> Target:
-        """Return the target with the code under the current concentration."""
+        """Return the target whose prior has the current concentration."""
         raise NotImplementedError
 
     def lengths(self, target: Target, cells: jax.Array) -> jax.Array:
@@ -93,7 +93,7 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
     names: ClassVar[tuple[str, ...]] = ("concentration",)
 
     def set_code(self, target: Target) -> Target:
-        """Return the target with the code of labels under the current concentration."""
+        """Return the target whose prior of the labels has the current concentration."""
         counts, totals = self.counts[self.which], self.totals[self.which]
         terms = (
             replace(term, cost=LabelCode(counts)) if isinstance(term.cost, LabelCode) else term
@@ -179,7 +179,7 @@ class ClassConcentrationUpdate(ConcentrationUpdate):
         return replace(code, count_nats=counts, total_nats=totals)
 
     def set_code(self, target: Target) -> Target:
-        """Return the target with the code of classes under the current concentration."""
+        """Return the target whose prior of the classes has the current concentration."""
         *terms, last = target.terms
         code = self._class_code(target, self.counts[self.which], self.totals[self.which])
         return replace(target, terms=(*terms, replace(last, cost=code)))

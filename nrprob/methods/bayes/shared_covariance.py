@@ -489,7 +489,7 @@ class SharedCovariance(JointCode):
     def _draw_parameters(
         self, cells: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Sample S, the centres and the known effects from their joint posterior.
+        """Sample S, the centres and the effects of known groups from their joint posterior.
 
         Returns a matrix R (d, d) with S^-1 = R R'. Also returns the centres (K, d) and the known
         effects (L, d), which are multiplied by R.

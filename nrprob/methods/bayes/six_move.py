@@ -234,9 +234,9 @@ def draw_labels(
 def rebirth_components(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 3 of "nml": propose new parameters for components of at most one row.
+    """Propose new parameters for components of at most one row: move 3 of the six-move kernel.
 
-    Also returns the numbers of proposals and of acceptances.
+    Returns the new state, and the numbers of proposals and of acceptances.
     """
     normal_key, class_key, accept_key = jax.random.split(key, 3)
     nobody = jnp.zeros_like(cells)

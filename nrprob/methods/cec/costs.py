@@ -153,7 +153,10 @@ class LabelCost:
         return join - current, left - current[label]
 
     def apply_move(self, state, row, mass, old, new):
-        """Masses and class masses after one row has moved from cell ``old`` to cell ``new``."""
+        """Masses of the clusters, in all and by class, after a row has moved.
+
+        The row moves from cluster ``old`` to cluster ``new``.
+        """
         classes = mass * row[self.column : -1]
         return Labelled(
             state.mass.at[old].add(-mass).at[new].add(mass),

@@ -296,15 +296,15 @@ def joint_candidates(
 ) -> Candidates:  # fmt: skip
     """Fit group effects jointly with the clusters, from a few initial values.
 
-    More initial values that ignore the known groups would be harmful: some would lead to clusters
-    that coincide with known groups, which can have a large objective.
+    Few of the initial values ignore the known groups. More of them would be harmful: some would
+    lead to clusters that coincide with known groups, which can have a large objective.
 
     Parameters
     ----------
     data : the table
     problem : layout and settings
-    subtracted : fit with held group effects
-    form : form of the joint fits with common shares
+    subtracted : fit whose group effects are held at the group means
+    form : `Form` of the joint fits in which all known groups have the same cluster shares
     exponents : whitening exponents of the k-means that ignores known groups
     rng : random number generator
     """
