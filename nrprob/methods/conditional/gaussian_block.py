@@ -19,20 +19,16 @@ columns, s columns of q. The mass of a sample is its weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from nrprob.statistics.matrices import inverse_and_log_det, symmetric_eigen, whitener
+from nrprob.methods.conditional.normal_equations import Cells, NormalEquations, Solution, solve
+from nrprob.statistics.matrices import inverse_and_log_det, whitener
 
 _JITTER = 1e-9  # relative addition to diagonals that may be singular
-# Number of operations up to which normal equations are always solved by `_solve_by_pattern`.
-_FEW_OPERATIONS = 2e6
-_PAIRS_PER_CELL = 64  # of a pattern and a known group; see `GaussianBlock._has_few_pairs`
-_GRADIENTS = 2  # conjugate gradient steps per M-step
 _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 _dot = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
@@ -163,53 +159,6 @@ class Precisions(NamedTuple):
     log_det_t: jax.Array
 
 
-class _NormalEquations(NamedTuple):
-    """Normal equations of centres b, location effects B and group effects m of one M-step.
-
-    The coordinates are those in which Sigma is the identity. [R, Q] are the memberships and the
-    location design of the samples; there are k + s rows of [b; B].
-
-    Attributes
-    ----------
-    f : (C, k + s) sums of [R, Q] by cell
-    g : (P, k + s, k + s) sums of products of [R, Q] by pattern
-    x, x_cell : (P, k + s, d) sums of products of [R, Q] and the values by pattern, and (C, d) sums
-        of the values by cell
-    a : (P, d, d) precisions of the observed columns of every pattern
-    prior, spread : (d, d) prior precision and (L, d, d) posterior covariances of the group effects
-    ridge : (k + s,) prior precisions of the rows of [b; B]
-    gauge : (k + s, k + s) penalty that makes the solution with a flat prior unique
-    jitter : addition to the diagonal of the equations
-    free, m : whether the group effects are free; if not, their values (L, d)
-    """
-
-    f: jax.Array
-    g: jax.Array
-    x: jax.Array
-    x_cell: jax.Array
-    a: jax.Array
-    prior: jax.Array
-    spread: jax.Array
-    ridge: jax.Array
-    gauge: jax.Array
-    jitter: jax.Array
-    free: jax.Array
-    m: jax.Array
-
-
-class _Solution(NamedTuple):
-    """Solution (W, m) of the normal equations, or their right-hand side (X, Y).
-
-    Attributes
-    ----------
-    rows : (k + s, d) the cluster centres b and the location effects B, W = [b; B]; or X
-    m : (L, d) means of the group effects; or Y
-    """
-
-    rows: jax.Array
-    m: jax.Array
-
-
 class Effects(NamedTuple):
     """Form of the group effects. JAX traces the attributes, so all forms use one program.
 
@@ -245,7 +194,7 @@ class GaussianBlock:
         sizes: jax.Array, ridge: Ridge, effects: Effects, covariance: str,
     ):  # fmt: skip
         self.data, self.mass, self.cell, self.group = data, mass, cell, group
-        self.n_groups, self.n_cells = len(sizes), len(group)
+        self.cells = Cells(data.pattern, group, len(data.observed), len(sizes))
         self.ridge, self.effects, self.covariance = ridge, effects, covariance
         self.block_pattern, self.block_group = data.pattern[cell], group[cell]
         self.real = data.real.astype(data.x.dtype)
@@ -255,30 +204,7 @@ class GaussianBlock:
 
     def _by_cell(self, values: jax.Array) -> jax.Array:
         """Add up values (B, ...) of blocks by cell: (C, ...)."""
-        return jax.ops.segment_sum(values, self.cell, self.n_cells)
-
-    def _by_pattern(self, values: jax.Array) -> jax.Array:
-        """Add up values (C, ...) of cells by pattern: (P, ...)."""
-        return jax.ops.segment_sum(values, self.data.pattern, len(self.data.observed))
-
-    def _by_group(self, values: jax.Array) -> jax.Array:
-        """Add up values (C, ...) of cells by known group: (L, ...)."""
-        return jax.ops.segment_sum(values, self.group, self.n_groups)
-
-    def _has_few_pairs(self) -> bool:
-        """Whether arrays over all pairs of a pattern and a known group are not much larger than C.
-
-        Products of such arrays are then faster than sums of matrices over cells.
-        """
-        n_pairs = len(self.data.observed) * self.n_groups
-        return n_pairs <= _PAIRS_PER_CELL * self.n_cells
-
-    def _by_pair(self, values: jax.Array) -> jax.Array:
-        """Arrange values (C, ...) of cells by pattern and known group: (P, L, ...)."""
-        n_patterns = len(self.data.observed)
-        pair = self.data.pattern * self.n_groups + self.group
-        sums = jax.ops.segment_sum(values, pair, n_patterns * self.n_groups)
-        return sums.reshape(n_patterns, self.n_groups, *values.shape[1:])
+        return jax.ops.segment_sum(values, self.cell, len(self.group))
 
     def _constant_sums(self, mass: jax.Array) -> Constants:
         """Compute `Constants` from the masses (B, r) of the samples."""
@@ -297,7 +223,7 @@ class GaussianBlock:
             by_pattern(x, x),
             by_pattern(x, q),
             by_pattern(q, q),
-            self._by_pattern(n_cell),
+            self.cells.by_pattern(n_cell),
         )
 
     def sums(self, r: jax.Array, noisy: jax.Array) -> Sums:
@@ -312,7 +238,7 @@ class GaussianBlock:
         return Sums(
             self._by_cell(r.sum(2)),
             self._by_cell(_einsum("bkr,brd->bkd", r, self.data.x)),
-            self._by_pattern(self._by_cell(_einsum("bkr,brs->bks", r, self.data.q))),
+            self.cells.by_pattern(self._by_cell(_einsum("bkr,brs->bks", r, self.data.q))),
             constants,
         )
 
@@ -358,7 +284,7 @@ class GaussianBlock:
         linear = _einsum("brd,kd->bkr", turned, theta.b)
         quadratic = square[:, None] - 2 * linear + length[..., None]
         uncertain, pattern = theta.s + self.ridge.rounding, self.data.pattern
-        if self._has_few_pairs():
+        if self.cells.has_few_pairs:
             loss = _einsum("pde,zde->pz", a, uncertain)[pattern, self.group]
         else:
             loss = _einsum("cde,cde->c", a[pattern], uncertain[self.group])
@@ -380,9 +306,7 @@ class GaussianBlock:
     def _locations(self, sums: Sums, theta: Gaussian, precisions: Precisions) -> Gaussian:
         """Update centres, location effects and group effects, by generalised least squares.
 
-        `_solve_by_pattern` solves the normal equations of small tables, and `_solve_complete` of
-        larger complete tables. `_descend` approximates the solution for larger tables with missing
-        values. The equations are in coordinates in which Sigma is the identity. In units of the
+        The normal equations are in coordinates in which Sigma is the identity. In units of the
         columns, differences of large precisions would lose all digits if columns are nearly
         linearly dependent.
         """
@@ -402,12 +326,12 @@ class GaussianBlock:
         f = jnp.concatenate([sums.n, c.q_cell], 1)
         g = jnp.concatenate(
             [
-                jnp.concatenate([jax.vmap(jnp.diag)(self._by_pattern(sums.n)), sums.q], 2),
+                jnp.concatenate([jax.vmap(jnp.diag)(self.cells.by_pattern(sums.n)), sums.q], 2),
                 jnp.concatenate([jnp.swapaxes(sums.q, 1, 2), c.qq], 2),
             ],
             1,
         )
-        x = jnp.concatenate([self._by_pattern(sums.x), jnp.swapaxes(c.xq, 1, 2)], 1)
+        x = jnp.concatenate([self.cells.by_pattern(sums.x), jnp.swapaxes(c.xq, 1, 2)], 1)
         x, x_cell = _dot(x, white.T), _dot(c.x_cell, white.T)
         # 2. Ridge of the location effects. With a flat prior, a constant can move between group
         #    effects and centres, and a penalty on the sum of the centres makes the solution unique.
@@ -419,29 +343,21 @@ class GaussianBlock:
         prior = whiten_precision(
             jnp.where(self.effects.fixed, jnp.diag(1 - self.real), precisions.t)
         )
-        if self._has_few_pairs():
-            weight = _einsum("pz,pde->zde", self._by_pair(c.n_cell), a)
+        if self.cells.has_few_pairs:
+            weight = _einsum("pz,pde->zde", self.cells.by_pair(c.n_cell), a)
         else:
-            weight = self._by_group(c.n_cell[:, None, None] * a[self.data.pattern])
+            weight = self.cells.by_group(c.n_cell[:, None, None] * a[self.data.pattern])
         loose = (1 - self.occupied)[:, None, None] * jnp.eye(d, dtype=g.dtype)
         spread, log_det, _ = inverse_and_log_det(prior + weight + loose)
         # 4. Solve. The means m of the group effects are free, held at their values, or absent.
-        equations = _NormalEquations(
-            f, g, x, x_cell, a, prior, spread, ridge, scale * gauge[:, None] * gauge,
-            _JITTER * c.n_cell.sum() / k, ~(held | absent),
-            jnp.where(absent, 0.0, _dot(theta.m, white.T)),
+        equations = NormalEquations(
+            self.cells, c.n_cell, f, g, x, x_cell, a, prior, spread, self.real, self.occupied,
+            ridge, scale * gauge[:, None] * gauge, _JITTER * c.n_cell.sum() / k,
+            ~(held | absent), jnp.where(absent, 0.0, _dot(theta.m, white.T)),
         )  # fmt: skip
-        if self._solves_directly(k + s, d):
-            solution, m = self._solve_by_pattern(equations)
-        else:
-            solve = self._solve_complete(equations, c.n_cell)
-            if len(a) == 1:
-                y = self._by_group(x_cell)
-                solution, m = solve(_Solution(x[0], jnp.where(equations.free, y, equations.m)))
-            else:
-                last = _dot(jnp.concatenate([theta.b, theta.slopes]), white.T)
-                m = jnp.where(equations.free, _dot(theta.m, white.T), equations.m)
-                solution, m = self._descend(equations, solve, c.n_cell, _Solution(last, m))
+        rows = _dot(jnp.concatenate([theta.b, theta.slopes]), white.T)
+        m = jnp.where(equations.free, _dot(theta.m, white.T), equations.m)
+        solution, m = solve(equations, Solution(rows, m))
         # 5. Back to units of the columns.
         m = jnp.where(equations.free, _dot(m * self.occupied[:, None], root.T), theta.m)
         m = jnp.where(absent, 0.0, m)
@@ -450,165 +366,6 @@ class GaussianBlock:
         return theta._replace(
             b=solution[:k], slopes=solution[k:], m=m, s=spread, log_det_s=log_det_sigma - log_det
         )
-
-    def _solves_directly(self, n_rows: int, d: int) -> bool:
-        """Whether `_solve_by_pattern` should solve the normal equations.
-
-        ``n_rows`` is the number of rows of [b; B]. The method compares rough numbers of operations.
-        Small equations do not need a second compiled solver.
-        """
-        groups, patterns = self.n_groups, len(self.data.observed)
-        direct = (n_rows * d) ** 3 + (patterns + groups * d) * (n_rows * d) ** 2
-        complete = 100 * groups**3 + 4 * groups * d**3 + n_rows**3
-        gradients = 2 * _GRADIENTS * patterns * n_rows * d**2 if patterns > 1 else 0
-        return direct < max(_FEW_OPERATIONS, complete + gradients)
-
-    def _solve_complete(
-        self, equations: _NormalEquations, n_cell: jax.Array
-    ) -> Callable[[_Solution], _Solution]:
-        """Factorise the normal equations of the table as if no value were missing.
-
-        Every :math:`A_p` is replaced by the identity. Elimination of W = [b; B] from
-
-            G W + F' m = X,    F W + N m + m T^-1 = Y
-
-        leaves a Sylvester equation of the group effects m (L, d),
-
-            C m + m T^-1 = Y - F G^-1 X,    C = N - F G^-1 F'
-
-        F are sums of [R, Q] by known group, and N is the diagonal matrix of the masses of the known
-        groups. ``n_cell`` (C,) are the masses of the cells. With the eigenvalues and eigenvectors
-        of C, the equation becomes a linear system of size d for every eigenvalue.
-
-        Returns
-        -------
-        solve : function of the right-hand side (X, Y), which returns the solution (W, m). If the
-            group effects are not free, the function returns m = Y
-        """
-        q = equations
-        f, mass = self._by_group(q.f), self._by_group(n_cell)
-        white, _ = whitener(q.g.sum(0) + q.gauge + jnp.diag(q.ridge + q.jitter))
-        turned = _dot(f, white.T)
-        c = jnp.diag(mass + 1 - self.occupied) - _dot(turned, turned.T)
-        values, vectors = symmetric_eigen(c)
-        eye = jnp.eye(len(q.prior), dtype=q.prior.dtype)
-        inverse, _, _ = inverse_and_log_det(q.prior + jnp.maximum(values, 0)[:, None, None] * eye)
-
-        def solve(right: _Solution) -> _Solution:
-            x = _dot(white, right.rows)
-            rest = _dot(vectors.T, right.m - _dot(turned, x))
-            m = _dot(vectors, _einsum("zde,ze->zd", inverse, rest))
-            m = jnp.where(q.free, m, right.m)
-            return _Solution(_dot(white.T, x - _dot(turned.T, m)), m)
-
-        return solve
-
-    def _descend(
-        self, equations: _NormalEquations, solve: Callable[[_Solution], _Solution],
-        n_cell: jax.Array, begin: _Solution,
-    ) -> _Solution:  # fmt: skip
-        """Take a few steps of the preconditioned conjugate gradient method.
-
-        Every step improves the objective, so that EM remains monotone.
-
-        Parameters
-        ----------
-        equations : normal equations of a table with missing values
-        solve : preconditioner, the function of `_solve_complete`
-        n_cell : (C,) masses of the cells
-        begin : solution of the last M-step, from which the steps begin
-        """
-        q, pattern, group = equations, self.data.pattern, self.group
-        free = q.free.astype(q.g.dtype)
-
-        def to_cells(m: jax.Array) -> jax.Array:
-            """Products (C, d) of group effects (L, d) and the precisions of the cells."""
-            if self._has_few_pairs():
-                return _einsum("zd,pde->pze", m, q.a)[pattern, group]
-            return _einsum("cd,cde->ce", m[group], q.a[pattern])
-
-        def apply(v: _Solution) -> _Solution:
-            """Left-hand side of the normal equations: that of W, and that of m if m is free."""
-            rows_a = _einsum("bd,pde->pbe", v.rows, q.a)
-            moved = to_cells(v.m)
-            fitted = _einsum("cb,cbe->ce", q.f, rows_a[pattern])
-            rows = _einsum("pab,pbe->ae", q.g, rows_a) + _dot(q.f.T, moved)
-            rows = rows + (q.ridge + q.jitter)[:, None] * v.rows + _dot(q.gauge, v.rows)
-            m = self._by_group(fitted + n_cell[:, None] * moved) + _dot(v.m, q.prior)
-            return _Solution(rows, free * (m + (1 - self.occupied)[:, None] * v.m))
-
-        def inner(a: _Solution, b: _Solution) -> jax.Array:
-            return (a.rows * b.rows).sum() + (a.m * b.m).sum()
-
-        def add(a: _Solution, factor: jax.Array, b: _Solution) -> _Solution:
-            return jax.tree.map(lambda a, b: a + factor * b, a, b)
-
-        def ratio(a: jax.Array, b: jax.Array) -> jax.Array:
-            return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
-
-        def step(_, carry):
-            v, rest, conditioned, direction = carry
-            image = apply(direction)
-            before = inner(rest, conditioned)
-            length = ratio(before, inner(direction, image))
-            v, rest = add(v, length, direction), add(rest, -length, image)
-            conditioned = solve(rest)
-            factor = ratio(inner(rest, conditioned), before)
-            return v, rest, conditioned, add(conditioned, factor, direction)
-
-        if self._has_few_pairs():
-            total = _einsum("pzd,pde->ze", self._by_pair(q.x_cell), q.a)
-        else:
-            total = self._by_group(_einsum("cd,cde->ce", q.x_cell, q.a[pattern]))
-        right = _Solution(_einsum("pad,pde->ae", q.x, q.a), free * total)
-        rest = add(right, -jnp.ones(()), apply(begin))
-        conditioned = solve(rest)
-        carry = begin, rest, conditioned, conditioned
-        return jax.lax.fori_loop(0, _GRADIENTS, step, carry)[0]
-
-    def _solve_by_pattern(self, equations: _NormalEquations) -> _Solution:
-        """Solve the normal equations of a table with any missing patterns.
-
-        After elimination of the group effects, the normal equations of [b; B] have the matrix
-
-            H = sum_p G_p (x) A_p + blockdiag(0, lambda_B I (x) Sigma^-1) - sum_z M_z S_z M_z'
-
-        where (x) is the Kronecker product, and lambda_B is the prior precision of the location
-        effects. S_z is the posterior covariance of the effect of group z. A_p is the inverse of
-        Sigma on the observed columns of pattern p. With F_zp, the sums of [R, Q] by group and
-        pattern, M_z is sum_p F_zp (x) A_p.
-
-        If the group effects are not free, the result has meaningless values of them.
-        """
-        # In the index strings, a and b run over the k + s columns of [R, Q], and d to g over
-        # numeric columns; p, c and z are pattern, cell and known group.
-        q = equations
-        n_rows, d = q.x.shape[1:]
-        a_cell = q.a[self.data.pattern]
-        eye = jnp.eye(d, dtype=q.g.dtype)
-        # 1. Matrix H and right-hand side of the normal equations, without group effects.
-        h = _einsum("pab,pde->adbe", q.g, q.a)
-        h = h + _einsum("ab,de->adbe", jnp.diag(q.ridge), eye)
-        right = _einsum("pad,pde->ae", q.x, q.a)
-        # 2. Eliminate the group effects.
-        cross = self._by_group(q.f[:, :, None, None] * a_cell[:, None])
-        total = self._by_group(_einsum("cd,cde->ce", q.x_cell, a_cell))
-        free = q.free.astype(h.dtype)
-        turned = _einsum("zade,zef->zadf", cross, q.spread)
-        h = h - free * _einsum("zadf,zbgf->adbg", turned, cross)
-        right = right - free * _einsum("zadf,zf->ad", turned, total)
-        right = right - (1 - free) * _einsum("zade,ze->ad", cross, q.m)
-        h = h + _einsum("ab,de->adbe", q.gauge, eye)
-        # 3. Solve. A small ridge keeps padded columns, empty clusters and unidentified contrasts at
-        #    0.
-        size = n_rows * d
-        h = h.reshape(size, size) + jnp.diag(jnp.tile(1 - self.real, n_rows) + q.jitter)
-        inverse_root, _ = whitener(h)
-        solution = inverse_root.T @ (inverse_root @ right.reshape(size))
-        solution = solution.reshape(n_rows, d)
-        # 4. Means of the group effects, given the solution.
-        rest = total - _einsum("zade,ad->ze", cross, solution)
-        return _Solution(solution, _einsum("zde,ze->zd", q.spread, rest))
 
     def scatter(self, sums: Sums, theta: Gaussian) -> jax.Array:
         """Expected scatter (P, d, d) of the residuals of observed values, by pattern.
@@ -619,23 +376,23 @@ class GaussianBlock:
         m = theta.m[self.group]
         # 1. The scatter is the sum of x x' less Z + Z', where Z is a sum of products r v'. The
         #    vectors v are the centres, location effects and group effects.
-        n = self._by_pattern(sums.n)
-        rows = self._by_pattern(sums.x) - 0.5 * n[..., None] * b
+        n = self.cells.by_pattern(sums.n)
+        rows = self.cells.by_pattern(sums.x) - 0.5 * n[..., None] * b
         rows = rows - _einsum("pks,sd->pkd", sums.q, slopes)
         of_q = jnp.swapaxes(c.xq, 1, 2) - 0.5 * _einsum("pst,td->psd", c.qq, slopes)
         fit = _einsum("ck,kd->cd", sums.n, b) + _einsum("cs,sd->cd", c.q_cell, slopes)
         left = c.x_cell - fit - 0.5 * c.n_cell[:, None] * m
         rows, vectors = [rows, of_q], [b, slopes]
-        if few := self._has_few_pairs():
-            rows, vectors = [*rows, self._by_pair(left)], [*vectors, theta.m]
+        if few := self.cells.has_few_pairs:
+            rows, vectors = [*rows, self.cells.by_pair(left)], [*vectors, theta.m]
         z = _einsum("pad,ae->pde", jnp.concatenate(rows, 1), jnp.concatenate(vectors))
         # 2. The posterior covariance of the group effects adds to the scatter, and so do rounding
         #    errors.
         if few:
-            uncertain = _einsum("pz,zde->pde", self._by_pair(c.n_cell), theta.s)
+            uncertain = _einsum("pz,zde->pde", self.cells.by_pair(c.n_cell), theta.s)
         else:
-            z = z + self._by_pattern(left[:, :, None] * m[:, None])
-            uncertain = self._by_pattern(c.n_cell[:, None, None] * theta.s[self.group])
+            z = z + self.cells.by_pattern(left[:, :, None] * m[:, None])
+            uncertain = self.cells.by_pattern(c.n_cell[:, None, None] * theta.s[self.group])
         uncertain = uncertain + c.n_pattern[:, None, None] * self.ridge.rounding
         result = c.xx - z - jnp.swapaxes(z, 1, 2)
         seen = self.data.observed

@@ -44,8 +44,7 @@ LOCATION_RIDGE = 50.0  # precision lambda_B of location effects, in samples
 _PSEUDO, _TAU_WEIGHT, _TAU_SCALE = 1.0, 2.0, 0.25  # see `TiltRidge`
 _SCREENING_STEPS = 12  # EM steps of all screened joint fits; then only the best continue
 _JOINT_LEADERS = 2  # joint fits from k-means of the residuals that continue
-# Tables are searched by successive halving if the product of three numbers is larger: samples;
-# numeric columns plus values of discrete columns; and clusters.
+# Tables whose `_cost_of_step` is larger are searched by successive halving.
 _LARGE = 1 << 18
 _SAMPLE, _SAMPLE_EACH = 4096, 256  # size of the subsample: in all or per cluster, the larger
 _SAMPLE_STEPS = 10  # EM steps of all restarts on the subsample
@@ -548,6 +547,21 @@ def decide_effects(
     return kind, "by_group" if chosen == "by_group" else common, location, restarts, record
 
 
+def _cost_of_step(data: TableData, n_clusters: int) -> int:
+    """Rough number of operations of an EM step.
+
+    The number is n W K + P d^3, for n samples, W numeric columns and values of discrete columns, K
+    clusters, P missing patterns and d numeric columns. The second term is absent without missing
+    values.
+    """
+    width, patterns = sum(column.n_values for column in data.columns), 0
+    if data.x is not None:
+        seen = ~np.isnan(data.x)
+        width += seen.shape[1]
+        patterns = 0 if seen.all() else len(np.unique(seen, axis=0)) * seen.shape[1] ** 3
+    return data.n_samples * width * n_clusters + patterns
+
+
 def fit_table(
     data: TableData, n_clusters: int, choices: Choices, *, covariance: str, ridge: float,
     n_init: int, tol: float, max_iter: int, rng: np.random.Generator,
@@ -576,10 +590,8 @@ def fit_table(
     Decision or None
         None if ``set_aside`` returns True.
     """
-    width = sum(c.n_values for c in data.columns) + (0 if data.x is None else data.x.shape[1])
-    large = data.n_samples * width * n_clusters > _LARGE
     part, chosen = data, np.arange(data.n_samples)
-    if successive_halving and large:
+    if successive_halving and _cost_of_step(data, n_clusters) > _LARGE:
         chosen = stratified_sample(data.groups, max(_SAMPLE, _SAMPLE_EACH * n_clusters), rng)[0]
         part = data.take(chosen)
     # 1. Initial labels.

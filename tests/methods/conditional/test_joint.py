@@ -10,7 +10,7 @@ import pytest
 from joint_reference import log_joint, objective
 from slowly import first_fast
 
-from nrprob.methods.conditional import gaussian_block
+from nrprob.methods.conditional import normal_equations
 from nrprob.methods.conditional.discrete_block import (
     DiscreteBlock,
     TiltRidge,
@@ -19,7 +19,6 @@ from nrprob.methods.conditional.discrete_block import (
 )
 from nrprob.methods.conditional.gaussian_block import (
     Effects,
-    GaussianBlock,
     Ridge,
     initial_gaussian,
 )
@@ -348,7 +347,7 @@ def test_wright_omega_solves_its_equation():
 
 def run_with(monkeypatch, fit, n_steps, direct):
     """Take EM steps with the direct solver of the normal equations, or with the other solvers."""
-    monkeypatch.setattr(GaussianBlock, "_solves_directly", lambda *_: direct)
+    monkeypatch.setattr(normal_equations, "solves_directly", lambda _: direct)
     start = fit.r, fit.gaussian, fit.discrete, fit.initial_shares
 
     @jax.jit
@@ -391,7 +390,7 @@ def test_sums_over_pairs_and_over_cells_agree(form, monkeypatch):
     fit = Fit(mixed_table("numbers", missing=0.2, n_groups=5), form, "uniform", q)
     ends = []
     for per_cell in (0, 10**6):
-        monkeypatch.setattr(gaussian_block, "_PAIRS_PER_CELL", per_cell)
+        monkeypatch.setattr(normal_equations, "_PAIRS_PER_CELL", per_cell)
         ends.append(run_with(monkeypatch, fit, 4, False).state)
     for name in ("b", "slopes", "m", "s", "sigma", "t"):
         value, expected = (getattr(end.gaussian, name) for end in ends)
