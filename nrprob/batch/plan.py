@@ -88,7 +88,10 @@ class Experiment:
 
     @property
     def sampling(self) -> dict[str, dict[str, Any]]:
-        """Settings of target labels, split and pairs, by name of the table in the model file."""
+        """Settings by which target labels, split and link constraints are sampled.
+
+        The keys are the names of these tables in the model file.
+        """
         tables = {name: getattr(self, name) for name in SAMPLING}
         return {name: amount for name, amount in tables.items() if amount is not None}
 

@@ -301,7 +301,10 @@ class LinearClusterer(Clusterer):
 
 
 class FeatureParameters(LinearClusterer):
-    """Linear clusterer whose parameters ``features`` and ``binarize`` determine the statistics."""
+    """Mixin for clusterers with the parameters ``features`` and ``binarize``.
+
+    The parameters determine which statistics of a row enter the costs of clusters.
+    """
 
     def _fit_features(self, X: Any, sample_weight: Any) -> Any:
         return families.fit_features(X, self.features, self.binarize, sample_weight)

@@ -50,7 +50,9 @@ class Granularity(NamedTuple):
 def path_granularities(
     path: splitting.Path, layout: Layout, mass: np.ndarray
 ) -> tuple[list[Granularity], np.ndarray]:
-    """Return all levels with clusters sorted by size, and the cluster order of the last level.
+    """Return the clusterings of a path, by number of clusters, and the order of the last clusters.
+
+    The clusters of every clustering are sorted by size.
 
     Entry c of the order (K,) is the column of the c-th largest cluster in the memberships of the
     path. ``mass`` (n_samples,) are the weights of the samples, which sum to 1.

@@ -130,7 +130,9 @@ def cell_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
 
 @jax.jit
 def centred_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Derivative (groups, S, K, p) of F by the cells, minus its mean over the clusters.
+    """Gradient (groups, S, K, p) of the objective F, minus its mean over the clusters.
+
+    The derivative is with respect to the statistics of every pair of a cluster and a known group.
 
     Centring does not change differences between clusters. It keeps float32 accurate when a large
     inverse temperature multiplies the gradient.

@@ -54,7 +54,10 @@ class IncrementalCost(Protocol):
 
 
 def all_incremental(terms: Terms) -> bool:
-    """Whether the costs of all terms are incremental; raise TypeError if only some are."""
+    """Whether the costs of all terms of the objective can be updated after a move of one row.
+
+    Raise TypeError if only some can.
+    """
     incremental = [hasattr(term.cost, "move_changes") for term in terms]
     if any(incremental) and not all(incremental):
         raise TypeError(

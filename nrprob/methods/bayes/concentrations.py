@@ -120,9 +120,9 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
         """Return the target with the concentration of cluster sizes integrated out.
 
         The concentration is resampled after the split-merge moves. Since these integrate it out,
-        their proposals must not depend on its current value. So the terms of the target, which
-        proposals use, have the code under the initial value. A `SizeMixture` adds the difference to
-        the code with the concentration integrated out.
+        their proposals must not depend on its current value. The proposals therefore use the prior
+        of the labels under the initial concentration. A `SizeMixture` corrects the acceptance
+        probability for the prior in which the concentration is integrated out.
         """
         index = np.abs(SIZE_VALUES - INITIAL_SIZE).argmin()
         fixed = replace(self, which=jnp.asarray(index, self.which.dtype))

@@ -131,7 +131,7 @@ class InformedViews(AnnealedRestarts):
         )  # fmt: skip
 
     def _length(self, task: InformedTask, dependent: bool) -> InformedLength:
-        """Make the description length of labels (n, V) for one code of the labels.
+        """Return the function that computes the description length of labels (n, V).
 
         ``dependent`` states whether the labels of all views are coded jointly.
         """
