@@ -375,8 +375,9 @@ class ConditionalMixture(
     residuals, and from a fit without known groups.
 
     With p coordinates, an EM step costs :math:`O(n p K + p^3)`, and :math:`O(n p^2)` more for t
-    errors. The memory is :math:`O(n (p + K))` per parallel restart. Missing values multiply the
-    cost of an EM step by about 4. EM never increases the objective.
+    errors. The memory is :math:`O(n (p + K))` per parallel restart. With M different
+    patterns of missing values, a step costs :math:`O(M p^3)` more, and restarts need
+    :math:`O(M p^2)` more memory. EM never increases the objective.
 
     The ridge and the metric of exponent 0 depend on the units of the columns: standardise columns
     of different units. If residuals vary in more than (n - L)/2 directions, ``covariance="tied"``
