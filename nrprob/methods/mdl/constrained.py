@@ -149,8 +149,8 @@ class MDLConstrained(SampledPairs):
         Number of restarts. The search improves the restarts with the shortest descriptions, and the
         shortest description is kept. At most 10**6.
     max_iter : int, default=100
-        Maximum number of accepted steps of the search per restart, and of accepted proposals in a
-        step; at most 10**6.
+        Maximum number of accepted proposals in a step of the search. The search of a restart ends
+        after the pass in which the number of accepted steps exceeds ``max_iter``. At most 10**6.
     tol : float, default=1e-7
         Smallest decrease of the description length, in nats per sample, that counts as an
         improvement. From 0 to 1.

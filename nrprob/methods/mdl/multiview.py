@@ -128,8 +128,8 @@ class MDLMultiView(SampledViews):
         most 10**6.
     max_iter : int, default=100
         Maximum number of hard assignment steps at the end of an annealed restart. Also the maximum
-        number of accepted steps of a search, and of accepted proposals in such a step. At most
-        10**6.
+        number of accepted proposals in a step of a search. A search ends after the pass over all
+        views in which the number of accepted steps exceeds ``max_iter``. At most 10**6.
     random_state : int, RandomState instance or None, default=None
         Determines initial values and samples.
     verbose : int, default=0
