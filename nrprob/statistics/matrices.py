@@ -81,7 +81,7 @@ def symmetric_eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     """
     m = matrix.shape[-1]
     n = m + m % 2  # a row and a column of 0 make the number even
-    half = n // 2
+    half, eps = n // 2, jnp.finfo(matrix.dtype).eps
     # The pairs of a round are the rows i and i + half. Between rounds, all rows but the first
     # change their positions in a circle, as in a round-robin tournament.
     turned = np.r_[0, half, 1 : half - 1, half + 1 : n, half - 1] if half > 1 else np.arange(n)
@@ -90,7 +90,8 @@ def symmetric_eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
         matrix, vectors = carry
         upper, lower = (jnp.diagonal(matrix)[part] for part in (slice(half), slice(half, n)))
         off = jnp.diagonal(matrix[:half, half:])
-        is_zero = off == 0
+        # Of two nearly equal eigenvalues, rounding errors would rotate the vectors for ever.
+        is_zero = jnp.abs(off) <= eps * jnp.maximum(jnp.abs(upper), jnp.abs(lower))
         ratio = (lower - upper) / jnp.where(is_zero, 1, 2 * off)
         tangent = jnp.where(ratio < 0, -1, 1) / (jnp.abs(ratio) + jnp.sqrt(1 + ratio**2))
         tangent = jnp.where(is_zero, 0, tangent)
@@ -112,7 +113,7 @@ def symmetric_eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     def goes_on(carry):
         matrix, _, count = carry
         off = jnp.square(matrix - jnp.diag(jnp.diagonal(matrix))).sum()
-        least = (jnp.finfo(matrix.dtype).eps ** 2) * jnp.square(matrix).sum()
+        least = n * eps**2 * jnp.square(matrix).sum()
         return (count < _MAX_SWEEPS) & (off > least)
 
     padded = jnp.pad(matrix, (0, n - m))

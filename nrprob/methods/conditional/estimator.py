@@ -220,8 +220,8 @@ class ConditionalMixture(
 
         For tables with discrete columns or missing values, all steps are in float64, and warm-ups
         have up to 30 steps. The best three distinct restarts of the subsample run to convergence.
-        With missing values, the number of missing patterns times the cubed number of numeric
-        columns adds to the size. Data sets of at most 4096 rows are their own subsample.
+        With M patterns of missing values and d numeric columns, (M - 1) d**3 / 8 adds to the
+        size. Data sets of at most 4096 rows are their own subsample.
     init : array-like of shape (n_samples,), optional
         Initial labels, which replace the first of the other initial values.
     multi : {"product", "additive"}, default="product"

@@ -196,7 +196,11 @@ def sample_leaders(
     for i in distinct_optima(sample.labels(ends), -ends.objective, k, _SAME, _LEADERS):
         fitted = FittedTable.from_state(ends.pick(i).state, part, form.location)
         log_p = fitted.log_joint(data.x, data.columns, data.groups)
-        memberships.append(softmax(log_p, axis=1))
+        r = softmax(log_p, axis=1)
+        if data.labels is not None:
+            labelled = data.labels >= 0
+            r[labelled] = data.labels[labelled, None] == np.arange(k)
+        memberships.append(r)
     return memberships
 
 
@@ -550,16 +554,15 @@ def decide_effects(
 def _cost_of_step(data: TableData, n_clusters: int) -> int:
     """Rough number of operations of an EM step.
 
-    The number is n W K + P d^3, for n samples, W numeric columns and values of discrete columns, K
-    clusters, P missing patterns and d numeric columns. The second term is absent without missing
-    values.
+    The number is n W K + (P - 1) d^3 / 8, for n samples, W numeric columns and values of discrete
+    columns, K clusters, P missing patterns and d numeric columns.
     """
-    width, patterns = sum(column.n_values for column in data.columns), 0
+    width, inverses = sum(column.n_values for column in data.columns), 0
     if data.x is not None:
-        seen = ~np.isnan(data.x)
-        width += seen.shape[1]
-        patterns = 0 if seen.all() else len(np.unique(seen, axis=0)) * seen.shape[1] ** 3
-    return data.n_samples * width * n_clusters + patterns
+        d = data.x.shape[1]
+        width += d
+        inverses = (len(np.unique(np.isnan(data.x), axis=0)) - 1) * d**3 // 8
+    return data.n_samples * width * n_clusters + inverses
 
 
 def fit_table(

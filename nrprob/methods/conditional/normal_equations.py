@@ -219,7 +219,7 @@ def descend(equations: NormalEquations, begin: Solution) -> Solution:
     def inner(a: Solution, b: Solution) -> jax.Array:
         return (a.rows * b.rows).sum() + (a.m * b.m).sum()
 
-    def add(a: Solution, factor: jax.Array, b: Solution) -> Solution:
+    def add(a: Solution, factor: jax.Array | float, b: Solution) -> Solution:
         return jax.tree.map(lambda a, b: a + factor * b, a, b)
 
     def ratio(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -240,7 +240,7 @@ def descend(equations: NormalEquations, begin: Solution) -> Solution:
     else:
         total = q.cells.by_group(_einsum("cd,cde->ce", q.x_cell, q.a[pattern]))
     right = Solution(_einsum("pad,pde->ae", q.x, q.a), free * total)
-    rest = add(right, -jnp.ones(()), apply(begin))
+    rest = add(right, -1.0, apply(begin))
     conditioned = precondition(rest)
     carry = begin, rest, conditioned, conditioned
     return jax.lax.fori_loop(0, _GRADIENTS, step, carry)[0]

@@ -167,7 +167,10 @@ def lay_out_table(
     if x is not None:
         d, width = x.shape[1], padded_size(x.shape[1])
         wide = np.pad(np.nan_to_num(x), ((0, 0), (0, width - d)))
-        observed = np.zeros((padded_size(len(seen)), width), dtype)
+        # A table without missing values has one pattern; every other table has two or more, though
+        # the second may have no samples.
+        n_patterns = padded_size(len(seen) if seen.all() else max(len(seen), 2))
+        observed = np.zeros((n_patterns, width), dtype)
         observed[: len(seen), :d] = seen
         cell_pattern = np.zeros(n_cells, np.int32)
         cell_pattern[: len(cells)] = cells[:, 0]

@@ -10,7 +10,8 @@ import pytest
 from joint_reference import log_joint, objective
 from slowly import first_fast
 
-from nrprob.methods.conditional import normal_equations
+from nrprob import ConditionalMixture
+from nrprob.methods.conditional import joint_fit, normal_equations
 from nrprob.methods.conditional.discrete_block import (
     DiscreteBlock,
     TiltRidge,
@@ -395,3 +396,30 @@ def test_sums_over_pairs_and_over_cells_agree(form, monkeypatch):
     for name in ("b", "slopes", "m", "s", "sigma", "t"):
         value, expected = (getattr(end.gaussian, name) for end in ends)
         np.testing.assert_allclose(value, expected, atol=1e-9, err_msg=name)
+
+
+def test_a_pattern_without_samples_tells_incomplete_tables_from_complete_ones():
+    x, _, groups = mixed_table("numbers")
+    complete = lay_out_table(x, [], groups, 3)[0].numeric
+    x[:, 1] = np.nan
+    incomplete = lay_out_table(x, [], groups, 3)[0].numeric
+    assert len(complete.observed) == 1 < len(incomplete.observed)
+    assert set(incomplete.pattern) == {0} and incomplete.observed[0, :3].tolist() == [1, 0, 1]
+
+
+def test_leaders_of_successive_halving_agree_with_target_labels(monkeypatch):
+    x, _, groups = mixed_table("numbers", missing=0.1)
+    # Labels that contradict the clusters of the unlabelled samples.
+    y = np.where(np.arange(90) < 40, np.random.default_rng(3).integers(K, size=90), -1)
+    original, leaders = joint_fit.sample_leaders, []
+
+    def record(*arguments):
+        leaders.extend(original(*arguments))
+        return leaders
+
+    monkeypatch.setattr(joint_fit, "_LARGE", 0)
+    monkeypatch.setattr(joint_fit, "sample_leaders", record)
+    ConditionalMixture(K, effects="subtract", n_init=6, random_state=0).fit(x, y, known=groups)
+    assert leaders
+    for r in leaders:
+        np.testing.assert_array_equal(r[:40], np.eye(K)[y[:40]])
