@@ -44,7 +44,7 @@ LOCATION_RIDGE = 50.0  # precision lambda_B of location effects, in samples
 _PSEUDO, _TAU_WEIGHT, _TAU_SCALE = 1.0, 2.0, 0.25  # see `TiltRidge`
 _SCREENING_STEPS = 12  # EM steps of all screened joint fits; then only the best continue
 _JOINT_LEADERS = 2  # joint fits from k-means of the residuals that continue
-# Tables whose `_cost_of_step` is larger are searched by successive halving.
+# Tables with a larger `TableData.cost_of_step` are searched by successive halving.
 _LARGE = 1 << 18
 _SAMPLE, _SAMPLE_EACH = 4096, 256  # size of the subsample: in all or per cluster, the larger
 _SAMPLE_STEPS = 10  # EM steps of all restarts on the subsample
@@ -551,20 +551,6 @@ def decide_effects(
     return kind, "by_group" if chosen == "by_group" else common, location, restarts, record
 
 
-def _cost_of_step(data: TableData, n_clusters: int) -> int:
-    """Rough number of operations of an EM step.
-
-    The number is n W K + (P - 1) d^3 / 8, for n samples, W numeric columns and values of discrete
-    columns, K clusters, P missing patterns and d numeric columns.
-    """
-    width, inverses = sum(column.n_values for column in data.columns), 0
-    if data.x is not None:
-        d = data.x.shape[1]
-        width += d
-        inverses = (len(np.unique(np.isnan(data.x), axis=0)) - 1) * d**3 // 8
-    return data.n_samples * width * n_clusters + inverses
-
-
 def fit_table(
     data: TableData, n_clusters: int, choices: Choices, *, covariance: str, ridge: float,
     n_init: int, tol: float, max_iter: int, rng: np.random.Generator,
@@ -594,7 +580,7 @@ def fit_table(
         None if ``set_aside`` returns True.
     """
     part, chosen = data, np.arange(data.n_samples)
-    if successive_halving and _cost_of_step(data, n_clusters) > _LARGE:
+    if successive_halving and data.cost_of_step(n_clusters) > _LARGE:
         chosen = stratified_sample(data.groups, max(_SAMPLE, _SAMPLE_EACH * n_clusters), rng)[0]
         part = data.take(chosen)
     # 1. Initial labels.

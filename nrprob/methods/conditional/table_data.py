@@ -69,6 +69,19 @@ class TableData:
         """Number of samples."""
         return len(self.groups)
 
+    def cost_of_step(self, n_clusters: int) -> int:
+        """Rough number of operations of an EM step.
+
+        The number is n W K + (P - 1) d^3 / 8, for n samples, W numeric columns and values of
+        discrete columns, K clusters, P missing patterns and d numeric columns.
+        """
+        width, inverses = sum(column.n_values for column in self.columns), 0
+        if self.x is not None:
+            d = self.x.shape[1]
+            width += d
+            inverses = (len(np.unique(np.isnan(self.x), axis=0)) - 1) * d**3 // 8
+        return self.n_samples * width * n_clusters + inverses
+
     @property
     def total(self) -> float:
         """Sum of the weights of the samples."""
