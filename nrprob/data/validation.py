@@ -177,7 +177,7 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
 
 
 def _shape_message(error: str) -> str:
-    """Return a clearer message than scikit-learn's ``error``; empty if there is none.
+    """Return a clearer message than scikit-learn's ``error``; empty if no rule matches the message.
 
     The messages that are replaced contain the values of X.
     """

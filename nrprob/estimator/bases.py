@@ -38,7 +38,7 @@ def check_base(base: Any, words: tuple[str, ...], methods: tuple[str, ...], what
 
 
 def count_name(base: Any) -> str | None:
-    """Name of the parameter of ``base`` for the number of clusters; None if there is none."""
+    """Name of the parameter for the number of clusters; None if ``base`` has no such parameter."""
     parameters = base.get_params(deep=False)
     return next((name for name in _COUNTS if name in parameters), None)
 

@@ -76,8 +76,15 @@ def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 def symmetric_eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Eigenvalues (m,) and eigenvectors (m, m), as columns, of a symmetric matrix (m, m).
 
-    Jacobi rotations eliminate m / 2 disjoint pairs of rows at once. A sweep of m - 1 rounds visits
-    every pair. The eigenvalues are not sorted.
+    Jacobi rotations eliminate m / 2 disjoint pairs of rows at once, in the order of Brent and Luk
+    (1985). A sweep of m - 1 rounds visits every pair. The rotations end when the sum of squares
+    outside the diagonal is a rounding error, or after 30 sweeps. The eigenvalues are not sorted.
+
+    References
+    ----------
+    R. P. Brent and F. T. Luk, "The solution of singular-value and symmetric eigenvalue problems on
+    multiprocessor arrays", SIAM Journal on Scientific and Statistical Computing, 6(1), 69-84, 1985.
+    doi:10.1137/0906007
     """
     m = matrix.shape[-1]
     n = m + m % 2  # a row and a column of 0 make the number even

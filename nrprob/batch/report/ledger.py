@@ -155,8 +155,8 @@ class _Model:
     def regenerate(self, setting: Setting, printed: Published) -> Value | None:
         """Return the stored value that corresponds to a printed value; None without one.
 
-        It belongs to the method of the model file whose key ``printed`` is the name of the printed
-        method. If there is none, it belongs to the method with this name as its title.
+        The stored value belongs to the method of the model file whose key ``printed`` is the name
+        of the printed method, else to the method whose title is this name.
         """
         methods = [m.label for m in self.model.methods if m.printed == printed.method]
         values = (

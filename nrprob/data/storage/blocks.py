@@ -72,8 +72,8 @@ class LocalBlocks:
     """Blocks of this process; blocks beyond the first ``memory`` bytes are in a scratch file.
 
     ``blocks`` has, for every block, its tree of arrays or its `_FileBlock`. ``file`` is the scratch
-    file in ``folder``, or None if there is none. The file is unnamed, so the operating system
-    removes it whenever the process ends.
+    file in ``folder``, or None if all blocks are in memory. The file is unnamed, so the
+    operating system removes it whenever the process ends.
     """
 
     memory: int

@@ -172,8 +172,8 @@ class Problem(NamedTuple):
     def _is_large(self) -> bool:
         """Whether a CPU runs restarts one after another.
 
-        So it is for many samples, and for many entries of the precision matrices (d, d) of all
-        missing patterns.
+        The table then has many samples, or the precision matrices (d, d) of its missing patterns
+        have many entries.
         """
         numeric = self.table.numeric
         n_entries = 0 if numeric is None else numeric.observed.size * len(numeric.real)

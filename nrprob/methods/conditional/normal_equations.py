@@ -122,7 +122,7 @@ def solve(equations: NormalEquations, begin: Solution) -> Solution:
 
     `solve_by_pattern` solves the equations of small tables, and `factorise_complete` of larger
     complete tables. For larger tables with missing values, `descend` approximates the solution. If
-    the group effects are not free, the result has meaningless values of them.
+    the group effects are not free, the caller must ignore m of the result.
     """
     if solves_directly(equations):
         return solve_by_pattern(equations)
@@ -258,7 +258,7 @@ def solve_by_pattern(equations: NormalEquations) -> Solution:
     Sigma on the observed columns of pattern p. With F_zp, the sums of [R, Q] by group and
     pattern, M_z is sum_p F_zp (x) A_p.
 
-    If the group effects are not free, the result has meaningless values of them.
+    If the group effects are not free, the caller must ignore m of the result.
     """
     # In the index strings, a and b run over the k + s columns of [R, Q], and d to g over
     # numeric columns; p, c and z are pattern, cell and known group.

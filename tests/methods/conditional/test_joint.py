@@ -18,11 +18,7 @@ from nrprob.methods.conditional.discrete_block import (
     initial_discrete,
     wright_omega,
 )
-from nrprob.methods.conditional.gaussian_block import (
-    Effects,
-    Ridge,
-    initial_gaussian,
-)
+from nrprob.methods.conditional.gaussian_block import Effects, Ridge, initial_gaussian
 from nrprob.methods.conditional.joint import JointModel, Settings
 from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM, initial_shares
 from nrprob.methods.conditional.table import DiscreteColumn, lay_out_table
@@ -414,8 +410,9 @@ def test_leaders_of_successive_halving_agree_with_target_labels(monkeypatch):
     original, leaders = joint_fit.sample_leaders, []
 
     def record(*arguments):
-        leaders.extend(original(*arguments))
-        return leaders
+        result = original(*arguments)
+        leaders.extend(result)
+        return result
 
     monkeypatch.setattr(joint_fit, "_LARGE", 0)
     monkeypatch.setattr(joint_fit, "sample_leaders", record)
