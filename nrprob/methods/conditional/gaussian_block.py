@@ -26,7 +26,8 @@ import jax
 import jax.numpy as jnp
 
 from nrprob.methods.conditional.normal_equations import Cells, NormalEquations, Solution, solve
-from nrprob.statistics.matrices import inverse_and_log_det, whitener
+from nrprob.methods.conditional.precisions import Precisions, compute_precisions
+from nrprob.statistics.matrices import inverse_and_log_det
 
 _JITTER = 1e-9  # relative addition to diagonals that may be singular
 _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
@@ -43,6 +44,7 @@ class Numbers(NamedTuple):
     x : (B, r, d) values; 0 for missing values and on padding
     q : (B, r, s) design of the location effects; s may be 0
     observed : (P, d) 1 if the column is observed in the pattern, else 0
+    missing : (P, r) positions of the missing columns of every pattern, filled up with d
     pattern : (C,) pattern of every cell
     real : (d,) False for padding columns
     """
@@ -50,6 +52,7 @@ class Numbers(NamedTuple):
     x: jax.Array
     q: jax.Array
     observed: jax.Array
+    missing: jax.Array
     pattern: jax.Array
     real: jax.Array
 
@@ -139,26 +142,6 @@ class Gaussian(NamedTuple):
     s0: jax.Array
 
 
-class Precisions(NamedTuple):
-    """Inverses and log determinants of the covariance matrices in `Gaussian`.
-
-    Attributes
-    ----------
-    observed : (P, d, d) inverse A_p of Sigma on the observed columns of every pattern, padded with
-        zeros
-    log_det_observed : (P,) log determinants of Sigma on these columns
-    sigma, log_det_sigma : (d, d) inverse of Sigma, and log determinant of Sigma
-    t, log_det_t : (d, d) inverse of T, and log determinant of T
-    """
-
-    observed: jax.Array
-    log_det_observed: jax.Array
-    sigma: jax.Array
-    log_det_sigma: jax.Array
-    t: jax.Array
-    log_det_t: jax.Array
-
-
 class Effects(NamedTuple):
     """Form of the group effects. JAX traces the attributes, so all forms use one program.
 
@@ -243,19 +226,8 @@ class GaussianBlock:
         )
 
     def precisions(self, theta: Gaussian) -> Precisions:
-        """Compute `Precisions` from the covariance matrices of ``theta``.
-
-        One call inverts all matrices, because every call would be compiled separately.
-        """
-        seen = jnp.concatenate([self.data.observed, jnp.ones_like(self.data.observed[:1])])
-        both = seen[:, :, None] * seen[:, None, :]
-        # Missing values have the rows and columns of the identity matrix, so that the matrices of
-        # all patterns have the same shape.
-        eye = jnp.eye(theta.sigma.shape[0], dtype=theta.sigma.dtype)
-        square = both * theta.sigma + eye * (1 - seen)[:, None, :]
-        result, log_det, _ = inverse_and_log_det(jnp.concatenate([square, theta.t[None]]))
-        observed = result[:-2] * both[:-1]
-        return Precisions(observed, log_det[:-2], result[-2], log_det[-2], result[-1], log_det[-1])
+        """Compute `Precisions` from the covariance matrices of ``theta``."""
+        return compute_precisions(theta.sigma, theta.t, self.data.observed, self.data.missing)
 
     def log_density(self, theta: Gaussian, precisions: Precisions) -> jax.Array:
         """Expected log densities (B, K, r) of the observed numeric values, given the cluster.
@@ -312,14 +284,9 @@ class GaussianBlock:
         """
         c, k = sums.constants, theta.b.shape[0]
         s, d = theta.slopes.shape
-        white, log_det_sigma = whitener(theta.sigma)
+        white = precisions.white
         root = _dot(theta.sigma, white.T)  # white @ root is the identity
-
-        def whiten_precision(precision):
-            """Precision matrices (..., d, d) in the coordinates in which Sigma is the identity."""
-            return _dot(_dot(root.T, precision), root)
-
-        a = whiten_precision(precisions.observed)
+        a = precisions.projections * (self.real[:, None] * self.real)
         held, absent = self.effects.held, self.effects.absent
         # 1. Sums F of [R, Q] by cell, and sums G of products of [R, Q] by pattern, where R are the
         #    memberships and Q is the location design. Sums of products of [R, Q] and the values.
@@ -340,9 +307,8 @@ class GaussianBlock:
         ridge = jnp.concatenate([jnp.zeros(k), jnp.full(s, self.ridge.location)]).astype(g.dtype)
         # 3. Posterior covariances of the group effects: S_z = (T^-1 + Lambda_z)^-1, where Lambda_z
         #    is the sum of A_p over the samples of the group.
-        prior = whiten_precision(
-            jnp.where(self.effects.fixed, jnp.diag(1 - self.real), precisions.t)
-        )
+        prior = jnp.where(self.effects.fixed, jnp.diag(1 - self.real), precisions.t)
+        prior = _dot(_dot(root.T, prior), root)
         if self.cells.has_few_pairs:
             weight = _einsum("pz,pde->zde", self.cells.by_pair(c.n_cell), a)
         else:
@@ -364,8 +330,9 @@ class GaussianBlock:
         spread = jnp.where(absent, 0.0, _dot(_dot(root, spread), root.T))
         solution = _dot(solution, root.T)
         return theta._replace(
-            b=solution[:k], slopes=solution[k:], m=m, s=spread, log_det_s=log_det_sigma - log_det
-        )
+            b=solution[:k], slopes=solution[k:], m=m, s=spread,
+            log_det_s=precisions.log_det_sigma - log_det,
+        )  # fmt: skip
 
     def scatter(self, sums: Sums, theta: Gaussian) -> jax.Array:
         """Expected scatter (P, d, d) of the residuals of observed values, by pattern.
@@ -403,16 +370,11 @@ class GaussianBlock:
 
         Complete residuals include the residuals of missing values.
         """
-        # Compute in coordinates in which the previous Sigma is the identity; see `_locations`.
-        white, _ = whitener(theta.sigma)
-        root = _dot(theta.sigma, white.T)
-        turned = _dot(root.T, precisions.observed)
         n = sums.constants.n_pattern
-        # Scatter of the expected complete residuals, and conditional covariance of missing values.
-        seen = _einsum("pde,pef,pgf->dg", turned, self.scatter(sums, theta), turned)
-        eye = jnp.eye(len(root), dtype=root.dtype)
-        total = seen + n.sum() * eye - _dot(_einsum("p,pde->de", n, turned), root)
-        total = _dot(_dot(root, 0.5 * (total + total.T)), root.T)
+        total = precisions.complete_scatter(self.scatter(sums, theta), n)
+        # Back to units of the columns; see `_locations`.
+        root = _dot(theta.sigma, precisions.white.T)
+        total = _dot(_dot(root, total), root.T)
         total = 0.5 * (total + total.T)
         total = total + self.ridge.location * _einsum("sd,se->de", theta.slopes, theta.slopes)
         # Restrict the scatter to the form of Sigma.
@@ -426,10 +388,8 @@ class GaussianBlock:
         target = jnp.diag(self.ridge.target)
         sigma = (total + self.ridge.nu0 * theta.s0 * target) / (n.sum() + self.ridge.nu0)
         floor = _JITTER * (jnp.diagonal(sigma) * self.real).sum() / self.d
-        sigma = jnp.where(real > 0, sigma + floor * eye, eye)
-        return theta._replace(
-            sigma=sigma, s0=self.d / self._target_trace(inverse_and_log_det(sigma)[0])
-        )
+        eye = jnp.eye(len(sigma), dtype=sigma.dtype)
+        return theta._replace(sigma=jnp.where(real > 0, sigma + floor * eye, eye))
 
     def _target_trace(self, matrix: jax.Array) -> jax.Array:
         """Trace of the product of a matrix (d, d) and the diagonal target matrix of the ridge."""

@@ -200,16 +200,23 @@ def descend(equations: NormalEquations, begin: Solution) -> Solution:
     precondition = factorise_complete(equations)
     free = q.free.astype(q.g.dtype)
 
-    def to_cells(m: jax.Array) -> jax.Array:
-        """Products (C, d) of group effects (L, d) and the precisions of the cells."""
-        if q.cells.has_few_pairs:
-            return _einsum("zd,pde->pze", m, q.a)[pattern, group]
-        return _einsum("cd,cde->ce", m[group], q.a[pattern])
+    few, n_rows = q.cells.has_few_pairs, len(q.ridge)
+
+    def products(v: Solution) -> tuple[jax.Array, jax.Array]:
+        """Products of the precisions and W by pattern (P, k + s, d), and m by cell (C, d)."""
+        # One product with all right-hand sides reads the precisions only once. The precisions are
+        # symmetric; sums over their last axis need no transposed copy.
+        right = jnp.concatenate([v.rows, v.m]) if few else v.rows
+        both = jnp.swapaxes(
+            _dot(q.a.reshape(-1, q.a.shape[-1]), right.T).reshape(*q.a.shape[:2], len(right)), 1, 2
+        )
+        if few:
+            return both[:, :n_rows], both[pattern, n_rows + group]
+        return both, _einsum("cd,cde->ce", v.m[group], q.a[pattern])
 
     def apply(v: Solution) -> Solution:
         """Left-hand side of the normal equations: that of W, and that of m if m is free."""
-        rows_a = _einsum("bd,pde->pbe", v.rows, q.a)
-        moved = to_cells(v.m)
+        rows_a, moved = products(v)
         fitted = _einsum("cb,cbe->ce", q.f, rows_a[pattern])
         rows = _einsum("pab,pbe->ae", q.g, rows_a) + _dot(q.f.T, moved)
         rows = rows + (q.ridge + q.jitter)[:, None] * v.rows + _dot(q.gauge, v.rows)

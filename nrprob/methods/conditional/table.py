@@ -14,6 +14,7 @@ import numpy as np
 from nrprob.methods.conditional.discrete_block import Values, score_moments
 from nrprob.methods.conditional.gaussian_block import Numbers
 from nrprob.methods.conditional.joint import Table
+from nrprob.methods.conditional.precisions import missing_columns
 from nrprob.statistics.rows import Layout, bucket_size, make_layout
 
 
@@ -176,8 +177,8 @@ def lay_out_table(
         cell_pattern[: len(cells)] = cells[:, 0]
         q = np.zeros((n, 0), dtype) if q is None else q.astype(dtype)
         numeric = Numbers(
-            layout.to_blocks(wide.astype(dtype)), layout.to_blocks(q), observed, cell_pattern,
-            np.arange(width) < d,
+            layout.to_blocks(wide.astype(dtype)), layout.to_blocks(q), observed,
+            missing_columns(seen, n_patterns, width), cell_pattern, np.arange(width) < d,
         )  # fmt: skip
     weights = layout.to_blocks(mass.astype(dtype))
     table = Table(
