@@ -219,10 +219,11 @@ class ConditionalMixture(
         3. The best two run to convergence. The other restarts stop unconverged.
 
         For tables with discrete columns or missing values, all steps are in float64, and warm-ups
-        have up to 30 steps. The best three distinct restarts of the subsample run to convergence.
-        With M patterns of missing values and d numeric columns, (M - 1) d**3 / 8 adds to the
-        size. Data sets of at most 4096 rows are their own subsample. The result has at most three
-        restarts, and ``init`` need not be among them; pass False to run all restarts to the end.
+        have up to 30 steps. Step 1 imputes missing numbers by their expectations in a model of one
+        component. The best three distinct restarts of the subsample run to convergence. With M
+        patterns of missing values and d numeric columns, 16 (M - 1) d**2 adds to the size. Data
+        sets of at most 4096 rows are their own subsample. The result has at most three restarts,
+        and ``init`` need not be among them; pass False to run all restarts to the end.
     init : array-like of shape (n_samples,), optional
         Initial labels, which replace the first of the other initial values.
     multi : {"product", "additive"}, default="product"

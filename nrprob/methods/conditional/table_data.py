@@ -72,15 +72,15 @@ class TableData:
     def cost_of_step(self, n_clusters: int) -> int:
         """Rough number of operations of an EM step.
 
-        The number is n W K + (P - 1) d^3 / 8, for n samples, W numeric columns and values of
+        The number is n W K + 16 (P - 1) d^2, for n samples, W numeric columns and values of
         discrete columns, K clusters, P missing patterns and d numeric columns.
         """
-        width, inverses = sum(column.n_values for column in self.columns), 0
+        width, patterns = sum(column.n_values for column in self.columns), 0
         if self.x is not None:
             d = self.x.shape[1]
             width += d
-            inverses = (len(np.unique(np.isnan(self.x), axis=0)) - 1) * d**3 // 8
-        return self.n_samples * width * n_clusters + inverses
+            patterns = 16 * (len(np.unique(np.isnan(self.x), axis=0)) - 1) * d**2
+        return self.n_samples * width * n_clusters + patterns
 
     @property
     def total(self) -> float:
@@ -96,6 +96,14 @@ class TableData:
     def location_matrix(self) -> np.ndarray | None:
         """Design matrix (n, s) of the location effects; None without location effects."""
         return None if self.location is None else self.location(self.columns, self.groups)
+
+    def impute(self) -> TableData:
+        """Replace missing numbers by their expectations in the one-component model."""
+        if self.one_component is None or self.x is None or not np.isnan(self.x).any():
+            return self
+        fit = self.one_component
+        expected = fit.means[self.groups] + fit.completed
+        return replace(self, x=np.where(np.isnan(self.x), expected, self.x))
 
     def take(self, indices: np.ndarray) -> TableData:
         """Return the table of the samples with the given indices; ``n_groups`` does not change."""
