@@ -10,6 +10,9 @@ from scipy import stats
 # Standard deviation, in nats per sample, that is added in quadrature to the deviation of the gains.
 # Fits converge only within a tolerance, so smaller differences must not be significant.
 _RESOLUTION = 0.01
+# Largest gain of a sample that counts, in nats. A null model that almost excludes a few samples
+# would otherwise make the deviation of the gains, and with it the p-value, large.
+_LARGEST_GAIN = 10.0
 
 
 def mixed_gain(d: np.ndarray) -> np.ndarray:
@@ -27,9 +30,10 @@ def mixed_gain(d: np.ndarray) -> np.ndarray:
 def one_sided_t_test(gain: np.ndarray) -> tuple[float, float]:
     """Test the null hypothesis that the mean gain is at most 0, by a one-sided t-test.
 
-    ``gain`` (n,) are the gains of n samples. Returns Student's t statistic and the p-value.
+    ``gain`` (n,) are the gains of n samples. Gains above 10 nats count as 10 nats, which can only
+    lower the mean, so that the test keeps its level. Returns Student's t statistic and the p-value.
     """
-    n = len(gain)
+    n, gain = len(gain), np.minimum(gain, _LARGEST_GAIN)
     spread = math.hypot(float(gain.std(ddof=1)), _RESOLUTION)
     t = float(gain.mean()) * math.sqrt(n) / spread
     return t, one_sided_p_value(t, n)

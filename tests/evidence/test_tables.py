@@ -17,6 +17,7 @@ from nrprob.evidence.folds import check_samples
 from nrprob.evidence.inputs import TooFewRows
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.table_folds import DEPENDENT, table_null_densities
+from nrprob.methods.conditional.dependence import conditional_log_probability
 from nrprob.methods.conditional.refits import TableRefits, merge_values
 from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM
 from nrprob.methods.conditional.table import DiscreteColumn
@@ -85,6 +86,23 @@ def test_clusters_and_null_models_are_densities(kind, shares, location, missing)
     moved = replace(refits, data=replace(refits.data, x=far)).fit(training, 2, 4, 0)
     first = slice(len(training))
     np.testing.assert_allclose(moved.log_density[first], clusters.log_density[first], atol=1e-6)
+
+
+def test_a_value_without_training_samples_is_no_outlier_of_the_dependent_null_model():
+    """The value changes the predicted probabilities of other columns by a bounded factor."""
+    rng = np.random.default_rng(0)
+    n, training = 200, np.arange(150)
+    first = rng.integers(2, size=n)
+    second = np.where(rng.random(n) < 0.9, first, 1 - first)
+    first[180:182], second[180:182] = 2, [0, 1]
+    columns = [DiscreteColumn(first, 3), DiscreteColumn(second, 2)]
+    counts = [np.bincount(c.codes[training], minlength=c.n_values) + 0.01 for c in columns]
+    tables = [np.tile(np.log(count / count.sum()), (n, 1)) for count in counts]
+    x = rng.normal(size=(n, 1)) + first[:, None]
+    log_p = conditional_log_probability(columns, tables, x, training)
+    alone = sum(table[np.arange(n), c.codes] for table, c in zip(tables, columns, strict=True))
+    assert np.abs(log_p - alone)[[180, 181]].max() < 10
+    assert (log_p - alone)[:180].mean() > 0.3  # the dependence is found
 
 
 def test_values_are_merged_to_few_classes():

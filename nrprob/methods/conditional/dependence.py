@@ -71,7 +71,9 @@ def conditional_log_probability(
         # expectations in the known group.
         expected = np.exp(log_table) @ basis
         feature = np.where(observed[:, None], basis[column.codes] - expected, np.nan)
-        features.append(_standardise(feature, training))
+        # The smallest divisor is the deviation of an indicator that is 1 in a single sample.
+        # Otherwise, a value that occurs in held-out samples only would have a huge feature.
+        features.append(_standardise(feature, training, 1 / np.sqrt(len(training))))
     return total
 
 
@@ -111,12 +113,12 @@ def _is_significant(feature: np.ndarray, error: np.ndarray, spread: np.ndarray) 
     return bool(rank and chi2.sf(statistic, rank) < _SELECTION_LEVEL)
 
 
-def _standardise(values: np.ndarray, training: np.ndarray) -> np.ndarray:
+def _standardise(values: np.ndarray, training: np.ndarray, least: float = 0.0) -> np.ndarray:
     """Scale columns of values (n, p) to mean square 1 in the training samples; 0 where missing.
 
-    ``training`` are the indices of the training samples.
+    ``training`` are the indices of the training samples, and ``least`` is the smallest divisor.
     """
-    deviation = np.sqrt(np.nanmean(values[training] ** 2, axis=0))
+    deviation = np.maximum(np.sqrt(np.nanmean(values[training] ** 2, axis=0)), least)
     return np.nan_to_num(values / np.where(deviation > 0, deviation, 1))
 
 
