@@ -229,6 +229,8 @@ def test_the_number_of_clusters_is_the_largest_where_it_is_sampled(invoke, data,
         stored = json.loads((out / "result.json").read_text())
         assert stored["parameters"]["max_clusters"] == most
         assert 1 <= stored["n_clusters"] <= (20 if most == "auto" else 4)
+        assert sum(stored["posterior"]["n_clusters"].values()) == pytest.approx(1)
+        assert "number of clusters in the posterior" in " ".join(result.output.split())
 
 
 def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):

@@ -55,6 +55,7 @@ def _summarize_fit(fit: Fit) -> dict[str, Any]:
         "seconds": round(fit.seconds, 4),
         "warnings": fit.warnings,
         "scores": fit.scores,
+        **({} if fit.posterior is None else {"posterior": fit.posterior}),
     }
 
 
@@ -153,8 +154,7 @@ def save_exploration(
         columns |= _name_column(result, f"{name}_name")
         columns |= _confidence_column(result, f"confidence_{r + 1}")
         test = evidence[r]
-        said = () if test is None else (str(test),)
-        chapter = Chapter(result, said, None if test is None else test.supports_clusters)
+        chapter = Chapter(result, test)
         if pictures:
             drawings |= _draw_chapter(chapter, f"{name}.png", f"{name}_evidence.png", evidence[r])
         chapters.append(chapter)
@@ -247,7 +247,8 @@ def _draw_chapter(
 def draw_clusters(result: FitResult, suffix: str) -> bytes:
     """Plot the clusters of the first fit; return the content of an image file.
 
-    ``suffix`` is the format, such as "png". The content is empty if no row has a cluster.
+    ``suffix`` is the format, such as "png". The content is empty if no row has a cluster, or if
+    there is neither a second cluster nor another labeling to compare.
     """
     import matplotlib
 
@@ -261,6 +262,8 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
     if not fitted.any():
         return b""
     table, labels = result.table.rows(fitted), combine_views(labels[fitted])
+    if not table.labelings and (labels == labels[0]).all():
+        return b""
     named = result.fits[0].labels.ndim == 1
     labelings = table.labelings
     known = labelings[name] if result.known else np.full(len(labels), "all rows")

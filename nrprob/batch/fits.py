@@ -60,6 +60,9 @@ class Fit:
     predicted : labels from `predict`, in the shape of ``labels``; -1 for rows without a prediction
     refusal : why the must-links and cannot-links are infeasible, "" if they are feasible; None
         without such pairs
+    posterior : probability of every number of clusters, "n_clusters", and the largest R-hat,
+        "r_hat", and smallest effective sample size, "ess", of the diagnosed quantities; None for a
+        method without a posterior
     """
 
     title: str
@@ -82,6 +85,20 @@ class Fit:
     part: np.ndarray | None = None
     predicted: np.ndarray | None = None
     refusal: str | None = None
+    posterior: dict[str, Any] | None = None
+
+    @property
+    def posterior_in_words(self) -> str:
+        """Clause with the posterior of the number of clusters; empty without a posterior."""
+        if self.posterior is None:
+            return ""
+        number = sorted(self.posterior["n_clusters"].items(), key=lambda item: -item[1])
+        likely = [f"{k} (probability {p:.2f})" for k, p in number[:3] if p >= 0.01]
+        return (
+            f"number of clusters in the posterior: {', '.join(likely)}; largest R-hat "
+            f"{self.posterior['r_hat']:.2f}, smallest effective sample size "
+            f"{self.posterior['ess']:.0f}"
+        )
 
 
 def combine_views(labels: np.ndarray) -> np.ndarray:
@@ -97,6 +114,19 @@ def cluster_sizes(labels: np.ndarray) -> list:
     if labels.ndim == 2:
         return [cluster_sizes(view) for view in labels.T]
     return np.bincount(labels[labels >= 0]).tolist()
+
+
+def _summarize_posterior(estimator: Any) -> dict[str, Any] | None:
+    """Summarize the draws of a fitted estimator, as in `Fit`; None if it has no draws."""
+    draws, table = (getattr(estimator, name, None) for name in ("posterior_", "diagnostics_"))
+    if draws is None or table is None:
+        return None
+    number, count = np.unique(np.asarray(draws["n_clusters"]), return_counts=True)
+    share = (count / count.sum()).tolist()
+    return {
+        "n_clusters": dict(zip(map(int, number), share, strict=True)),
+        "r_hat": float(table["r_hat"].max()), "ess": float(table["ess_bulk"].min()),
+    }  # fmt: skip
 
 
 def record_fit(title: str, estimator: Any, seconds: float, messages: Sequence[str]) -> Fit:
@@ -122,6 +152,7 @@ def record_fit(title: str, estimator: Any, seconds: float, messages: Sequence[st
         converged=bool(estimator.converged_),
         n_iter=int(estimator.n_iter_),
         warnings=list(dict.fromkeys(messages)),
+        posterior=_summarize_posterior(estimator),
     )
 
 

@@ -33,8 +33,10 @@ def show_fit(run: FitResult) -> None:
         views = [fit.labels] if fit.labels.ndim == 1 else fit.labels.T
         sizes = " and ".join(", ".join(map(str, cluster_sizes(view))) for view in views)
         result = (
-            f"found {fit.n_clusters} clusters of {sizes} rows in {fit.seconds:.1f} s"
-            + f" (objective {fit.objective:.2f} nats)" * (fit.objective == fit.objective)
+            f"found {fit.n_clusters} cluster{'s' * (fit.n_clusters != 1)} of {sizes} rows in "
+            f"{fit.seconds:.1f} s"
+            + f" (objective {fit.objective:.2f} nats)"
+            * (fit.objective == fit.objective)
         )
     print_result(f"{rows} rows, {features} features; {fit.title} {result}")
     show_scores({fit.title: fit.scores for fit in run.fits}, run.known)
@@ -43,6 +45,8 @@ def show_fit(run: FitResult) -> None:
     for fit in run.fits:
         for message in fit.warnings:
             print_warning(f"{fit.title}: {message.strip().splitlines()[0]}")
+    for text in filter(None, (fit.posterior_in_words for fit in run.fits)):
+        print_result(text)
     for text in () if run.tested is None else run.tested.said:
         print_result(text)
     for path in run.files:

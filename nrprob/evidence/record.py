@@ -130,6 +130,33 @@ class Evidence:
         return p <= self.alpha
 
     @property
+    def has_gap(self) -> bool:
+        """Whether ``p_gap_`` is at most ``alpha``; False if it is withheld."""
+        return self.p_gap_ is not None and self.p_gap_ <= self.alpha
+
+    @property
+    def in_words(self) -> str:
+        """Clause with the result, for readers who do not know the tests."""
+        if self.n_clusters == 1 and self.p_structure_ == 1:
+            return "one group describes the rows"
+        if self.supports_clusters:
+            result = "the groups predict new rows better than a model without groups"
+        else:
+            result = "the groups do not predict new rows clearly better than a model without groups"
+        if self.p_structure_ is None:
+            reason = self.withheld_.partition(" (")[0]
+            return f"{result}; there is no p-value, since {reason}"
+        result = f"{result} ({_format_p(self.p_structure_)})"
+        if self.p_gap_ is not None and self.has_gap:
+            link = "and" if self.supports_clusters else "but"
+            return f"there are gaps between the groups ({_format_p(self.p_gap_)}), {link} {result}"
+        if not self.supports_clusters:
+            return f"{result}; small or overlapping groups cannot be excluded"
+        if self.p_gap_ is None:
+            return f"{result}; gaps between groups cannot be tested, since values are discrete"
+        return f"{result}; without a gap between them, they may be parts of one skewed group"
+
+    @property
     def summary(self) -> str:
         """Summary of the result in one sentence."""
         n, n_distinct = len(self.groups_), len(self.distinct_)
@@ -149,17 +176,17 @@ class Evidence:
             )
         p = f"{_format_p(self.p_structure_)}; {fits}"
         groups = " per known group" if len(self.group_names_) > 1 else ""
-        null = f"one elliptical distribution{groups}"
+        null = one_null = f"one elliptical distribution{groups}"
         if any(name.startswith("the column") for name in self.gain_by_null_model_):
-            null = "every model without clusters"
+            null, one_null = "every model without clusters", "a model without clusters"
         has_structure = self.p_structure_ <= self.alpha
-        if self.p_gap_ is not None and self.p_gap_ <= self.alpha:
+        if self.p_gap_ is not None and self.has_gap:
             gap = f"a low-density gap between them ({_format_p(self.p_gap_)})"
             if has_structure:
                 return f"clusters with {gap}; {null} is rejected ({p})"
             return (
-                f"clusters with {gap}, but {null} is not rejected ({p}); a cluster may be small or "
-                "of unusual shape"
+                f"clusters with {gap}, but {one_null} is not rejected ({p}); a cluster may be small "
+                "or of unusual shape"
             )
         if not has_structure:
             return (

@@ -24,6 +24,7 @@ from nrprob.batch.report.fit_summary import (
 from nrprob.batch.report.template import render
 from nrprob.data.frames import is_frame
 from nrprob.data.preparation.prepare import Prepared, as_indicators
+from nrprob.evidence.record import Evidence
 from nrprob.statistics.top_features import Crossing, Findings, cross_labels, find_top_features
 
 __all__ = ["Chapter", "write_page"]
@@ -47,7 +48,7 @@ class Chapter:
         telephones
     planes : data URI, text alternative and caption of plots of the samples
     evidence : sentences with the results of the tests
-    supported : whether a test supports the clusters; None without a test
+    test : test of the clusters; None without a test
     confidence : bootstrap confidence of every cluster; None if it was not computed
     method : entry of the method in `nrprob.batch.registry`; None for a method without an entry
     has_known : whether there is known structure
@@ -64,13 +65,13 @@ class Chapter:
         memberships
     """
 
-    def __init__(self, run: FitResult, evidence: Sequence[str] = (), supported: bool | None = None):
+    def __init__(self, run: FitResult, test: Evidence | None = None):
         self.run, self.fit, tested = run, run.fits[0], run.tested
         self.pictures: list[tuple[str, str, str, bool]] = []
-        self.evidence = evidence if tested is None else tested.said
-        self.supported, self.confidence = supported, None
-        if tested is not None and tested.evidence is not None:
-            self.supported = tested.evidence.supports_clusters
+        self.test = test if tested is None else tested.evidence
+        said = () if test is None else (str(test),)
+        self.evidence = said if tested is None else tested.said
+        self.confidence = None
         self.planes: list[tuple[str, str, str]] = []
         if tested is not None and tested.confidence is not None:
             self.confidence = np.asarray(tested.confidence.clusters_)
@@ -240,8 +241,8 @@ class Chapter:
         sizes = [int(self.sizes[c]) for c in self.clusters]
         clusters = dict(zip(self.cluster_titles, zip(sizes, texts, strict=True), strict=True))
         return answer_in_words(
-            clusters, self.known_names, self.is_informed, self.evidence, self.supported,
-            self.hidden[0], self._compare_shares(),
+            clusters, self.known_names, self.is_informed, self.test, self.hidden[0],
+            self._compare_shares(), self.fit.posterior_in_words,
         )  # fmt: skip
 
     def _compare_shares(self) -> str:

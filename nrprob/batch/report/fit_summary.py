@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.evidence.record import Evidence
 from nrprob.statistics.groups import shares_differ
 from nrprob.statistics.top_features import Crossing, Findings
 
@@ -68,10 +69,10 @@ def answer_in_words(
     clusters: Mapping[str, tuple[int, str]],
     known: Sequence[str],
     is_informed: bool,
-    evidence: Sequence[str],
-    supported: bool | None,
+    test: Evidence | None,
     n_hidden: int = 0,
     shares: str = "",
+    posterior: str = "",
 ) -> list[str]:
     """Sentences that state the result of a fit: the clusters, their differences, and the tests.
 
@@ -80,44 +81,43 @@ def answer_in_words(
     clusters : for the title of every cluster, its number of rows and the text of `compare_cluster`
     known : names of the known structure
     is_informed : whether the fit is conditioned on the known structure
-    evidence : sentences with the results of the tests
-    supported : whether the test supports the clusters; None without a test
+    test : test of the clusters; None without a test
     n_hidden : number of further clusters
     shares : text of `compare_shares`
+    posterior : clause on the posterior of the number of clusters
     """
     names = " and ".join(known)
     n = len(clusters) + n_hidden
+    about_number = [f"{posterior[0].upper()}{posterior[1:]}."] if posterior else []
     if n == 1:
-        return ["All rows form one group."]
+        answer = "The point estimate is one group" if posterior else "All rows form one group"
+        return [f"{answer}.", *about_number]
     verb = "do" if len(known) > 1 else "does"
     beyond = f" that {names} {verb} not explain" if is_informed else ""
     sentences = [f"{n} groups of rows{beyond}."]
-    if supported is False:
+    is_supported = test is None or test.supports_clusters or test.has_gap
+    if test is not None and test.has_gap and not test.supports_clusters:
+        sentences = [f"{n} groups of rows{beyond}, with uncertain evidence."]
+    elif not is_supported:
         sentences = [
             f"There is no evidence of groups{beyond}: the {n} clusters of this page divide the "
-            "rows, but a model without clusters predicts new rows as well."
+            "rows, but do not predict new rows clearly better than a model without clusters."
         ]
-    largest = sorted(clusters.items(), key=lambda item: -item[1][0])[:_MAX_CLUSTERS]
-    for name, (size, text) in largest if supported is not False else ():
-        rows = f"{size} row{'s' * (size != 1)}"
-        title = f"{name[0].upper()}{name[1:]}"
-        sentences.append(f"{title} ({rows}): {text or 'no notable difference'}.")
-    if is_informed and supported is not False and any(text for _, text in clusters.values()):
-        sentences.append(f"Each comparison is with the other rows, adjusted for {names}.")
-    if shares and is_informed and supported is not False:
-        sentences.append(shares)
-    if supported is None:
+    if is_supported:
+        largest = sorted(clusters.items(), key=lambda item: -item[1][0])[:_MAX_CLUSTERS]
+        for name, (size, text) in largest:
+            rows = f"{size} row{'s' * (size != 1)}"
+            title = f"{name[0].upper()}{name[1:]}"
+            sentences.append(f"{title} ({rows}): {text or 'no notable difference'}.")
+        if is_informed and any(text for _, text in clusters.values()):
+            sentences.append(f"Each comparison is with the other rows, adjusted for {names}.")
+        if shares and is_informed:
+            sentences.append(shares)
+    sentences += about_number
+    if test is None and not posterior:
         sentences.append("The clusters were not tested, so they may be arbitrary.")
-    elif evidence:
-        said, _, reason = evidence[0].partition("; no p-value, since ")
-        # The rest of the sentence, with numbers of rows and of splits, is below on the page.
-        said = said.partition("; ")[0]
-        if reason and supported:
-            said = (
-                "the clusters predict new rows better than every model without clusters; there is "
-                f"no p-value, since {reason.partition(' (')[0]}"
-            )
-        sentences.append(f"Evidence: {said}{')' * (said.count('(') - said.count(')'))}.")
+    elif test is not None:
+        sentences.append(f"Evidence: {test.in_words}.")
     return sentences
 
 

@@ -18,6 +18,7 @@ from nrprob.batch.fits import Fit
 from nrprob.batch.report import fit_page, fit_summary, template
 from nrprob.batch.report.fit_page import Chapter
 from nrprob.batch.tables import Table
+from nrprob.evidence.record import Evidence
 from nrprob.plotting import plot_centroids
 from nrprob.statistics import top_features
 
@@ -275,7 +276,7 @@ def test_the_page_of_several_clusterings(drawn, tmp_path):
     X, known, _, sought = drawn
     first, second = make(X, sought, known), make(X, known, sought)
     first.title, second.title = "clustering <1>", "clustering 2"
-    tested = Chapter(first, evidence=("clusters <with> a gap",))
+    tested = Chapter(first, test_result(None, None, "X <is> large"))
     path = tmp_path / "report.html"
     path.write_text(
         fit_page.write_page([tested, Chapter(second)], ending="it <was> told to"), "utf-8"
@@ -283,7 +284,10 @@ def test_the_page_of_several_clusterings(drawn, tmp_path):
     page = page_of(path)
     assert [text for level, text in page.headings if level == 2][:2] == [first.title, second.title]
     words = " ".join(page.text.split())
-    for part in ("Clusters <with> a gap.", "clustering 2: not tested", "ended: it <was> told to."):
+    for part in (
+        "clustering <1>: 3 groups of rows", f"does not explain. Evidence: {BETTER}; there is",
+        "no p-value, since X <is> large.", "They were not tested.", "ended: it <was> told to.",
+    ):  # fmt: skip
         assert part in words
     assert words.count("The clusters were not tested.") == 1
 
@@ -384,37 +388,73 @@ def test_the_page_says_how_many_groups_are_counted_as_one(drawn, tmp_path):
     assert not any("as one" in caption for caption in page.captions if "group <i>" in caption)
 
 
+def test_result(p_structure: float | None, p_gap: float | None, withheld: str = "") -> Evidence:
+    """Result of a test of 200 samples in two clusters, with the given p-values."""
+    n = 200
+    return Evidence(
+        p_structure, p_gap, 3.0, np.ones(n), "one cluster", {}, np.arange(n) % 2, np.zeros(n), 0.1,
+        np.zeros((1, 1, 3)), np.zeros(n, int), ["all"], 5, 1, 1, 0.05, 2, np.arange(n), withheld,
+    )  # fmt: skip
+
+
+test_result.__test__ = False  # type: ignore[attr-defined]
+BETTER = "the groups predict new rows better than a model without groups"
+NOT_BETTER = "the groups do not predict new rows clearly better than a model without groups"
+
+
 @pytest.mark.parametrize(
-    ("supported", "evidence", "first", "last"),
+    ("test", "first", "last"),
     [
-        (True, ["a gap (p = 0.01); more"], "7 groups of rows that a and b do not explain.",
-         "Evidence: a gap (p = 0.01)."),
-        (False, ["no structure (p = 1; 2 fits)"], "There is no evidence of groups that a and b do",
-         "Evidence: no structure (p = 1)."),
-        (None, [], "7 groups of rows that a and b do not explain.",
+        (test_result(0.01, 0.001), "7 groups of rows that a and b do not explain.",
+         f"Evidence: there are gaps between the groups (p = 0.001), and {BETTER} (p = 0.01)."),
+        (test_result(0.01, 0.8), "7 groups of rows that a and b do not explain.",
+         f"Evidence: {BETTER} (p = 0.01); without a gap between them, they may be parts of one "
+         "skewed group."),
+        (test_result(0.01, None), "7 groups of rows that a and b do not explain.",
+         f"Evidence: {BETTER} (p = 0.01); gaps between groups cannot be tested, since values are "
+         "discrete."),
+        (test_result(0.07, 0.001), "7 groups of rows that a and b do not explain, with uncertain",
+         f"Evidence: there are gaps between the groups (p = 0.001), but {NOT_BETTER} (p = 0.07)."),
+        (test_result(0.9, 0.8), "There is no evidence of groups that a and b do",
+         f"Evidence: {NOT_BETTER} (p = 0.9); small or overlapping groups cannot be excluded."),
+        (test_result(None, None, "it is large (600)"),
+         "7 groups of rows that a and b do not explain.",
+         f"Evidence: {BETTER}; there is no p-value, since it is large."),
+        (None, "7 groups of rows that a and b do not explain.",
          "The clusters were not tested, so they may be arbitrary."),
     ],
 )  # fmt: skip
-def test_the_answer_says_what_was_found_and_how_sure_it_is(supported, evidence, first, last):
+def test_the_answer_says_what_was_found_and_how_sure_it_is(test, first, last):
     clusters = {"cluster 0": (1, "higher x"), "Big": (5, "")}
-    said = fit_summary.answer_in_words(clusters, ["a", "b"], True, evidence, supported, 5)
+    said = fit_summary.answer_in_words(clusters, ["a", "b"], True, test, 5)
     assert said[0].startswith(first) and said[-1] == last
     described = ["Big (5 rows): no notable difference.", "Cluster 0 (1 row): higher x."]
-    assert (said[1:3] == described) == (supported is not False)
-    uninformed = fit_summary.answer_in_words(clusters, ["a"], False, evidence, supported)
+    assert (said[1:3] == described) == first.startswith("7 groups")
+    uninformed = fit_summary.answer_in_words(clusters, ["a"], False, test)
     assert not any("explain" in text or "adjusted" in text for text in uninformed)
-    alone = fit_summary.answer_in_words({"cluster 0": (9, "")}, ["a"], True, evidence, supported)
+    alone = fit_summary.answer_in_words({"cluster 0": (9, "")}, ["a"], True, test)
     assert alone == ["All rows form one group."]
 
 
-def test_the_answer_explains_a_test_without_a_p_value():
-    evidence = ["clusters are better than 'x', the null model; no p-value, since it is large (600)"]
-    clusters = {"cluster 0": (9, "higher x"), "cluster 1": (9, "lower x")}
-    said = fit_summary.answer_in_words(clusters, ["a"], True, evidence, True)
-    assert said[-1] == (
-        "Evidence: the clusters predict new rows better than every model without clusters; there "
-        "is no p-value, since it is large."
+def test_the_page_has_the_posterior_of_the_number_of_clusters(drawn, tmp_path):
+    X, _, _, sought = drawn
+    run = make(X, np.zeros(len(X), int))
+    fit = run.fits[0]
+    fit.n_clusters, fit.membership = 1, np.ones((len(X), 1))
+    fit.posterior = {"n_clusters": {1: 0.6, 2: 0.396, 9: 0.004}, "r_hat": 1.012, "ess": 123.4}
+    text = (
+        "umber of clusters in the posterior: 1 (probability 0.60), 2 (probability 0.40); largest "
+        "R-hat 1.01, smallest effective sample size 123"
     )
+    assert fit.posterior_in_words == f"n{text}"
+    assert Chapter(run).answer == ["The point estimate is one group.", f"N{text}."]
+    assert fit_files.draw_clusters(run, "png") == b""
+    (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run)]), "utf-8")
+    words = " ".join(page_of(tmp_path / "page.html").text.split())
+    assert "Memberships are averages over the draws" in words and "into 1 cluster." in words
+    run = make(X, sought)
+    run.fits[0].posterior = fit.posterior
+    assert Chapter(run).answer[-1] == f"N{text}."
 
 
 def test_the_answer_says_that_shares_differ_between_groups():
@@ -429,7 +469,7 @@ def test_the_answer_says_that_shares_differ_between_groups():
         fit_summary.compare_shares(replace(crossing, counts=counts[:, ::-1] * 0 + 50), "ab") == ""
     )
     clusters = {"cluster 0": (9, "higher x"), "cluster 1": (9, "lower x")}
-    assert text in fit_summary.answer_in_words(clusters, ["site"], True, [], None, shares=text)
+    assert text in fit_summary.answer_in_words(clusters, ["site"], True, None, shares=text)
 
 
 def test_clusters_are_compared_in_the_right_direction(drawn):
@@ -487,9 +527,11 @@ def test_sparse_features_have_no_test():
 
 def test_pages_without_a_test_name_no_evidence(drawn, tmp_path):
     X, known, _, sought = drawn
-    for supported in (None, False, True):
-        chapter = Chapter(make(X, sought, known), ("what <was> found",), supported)
+    for test in (None, test_result(0.9, 0.9), test_result(0.001, 0.001)):
+        chapter = Chapter(make(X, sought, known), test)
         (tmp_path / "page.html").write_text(fit_page.write_page([chapter]), "utf-8")
         words = " ".join(page_of(tmp_path / "page.html").text.split())
-        assert ("not tested, so they may be arbitrary" in words) == (supported is None)
-        assert ("There is no evidence of groups" in words) == (supported is False)
+        assert ("not tested, so they may be arbitrary" in words) == (test is None)
+        assert ("There is no evidence of groups" in words) == (
+            test is not None and not test.supports_clusters
+        )
