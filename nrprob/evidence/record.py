@@ -185,8 +185,8 @@ class Evidence:
             if has_structure:
                 return f"clusters with {gap}; {null} is rejected ({p})"
             return (
-                f"clusters with {gap}, but {one_null} is not rejected ({p}); a cluster may be small "
-                "or of unusual shape"
+                f"clusters with {gap}, but {one_null} is not rejected ({p}); a cluster may be "
+                "small or of unusual shape"
             )
         if not has_structure:
             return (

@@ -44,9 +44,9 @@ def test(
     .. math:: g_i = \ln \frac{q_K(x_i) + q_1(x_i)}{2 q_1(x_i)}
 
     Here :math:`q_K` is the density of the fitted clusters, and :math:`q_1` the density of a fitted
-    null model. A one-sided t-test of the mean gain gives ``p_structure_``; gains above 10 nats count
-    as 10. The second test compares the number of held-out samples in a low-density gap with the
-    numbers on both sides of the gap. This comparison gives ``p_gap_``.
+    null model. A one-sided t-test of the mean gain gives ``p_structure_``. Gains above 10 nats
+    count as 10. The second test compares the number of held-out samples in a low-density gap with
+    the numbers on both sides of the gap. This comparison gives ``p_gap_``.
 
     Parameters
     ----------
