@@ -194,11 +194,11 @@ def exploration_results(
     the names of the clusters, for the first clusterings.
     """
     names = [f"clustering_{r + 1}" for r in range(solution.labels_.shape[1])]
-    results = []
+    results: list[FitResult] = []
+    before: dict[str, np.ndarray] = {}
     for r, estimator in enumerate(solution.estimators_):
         fit = record_fit(type(estimator).__name__, estimator, 0.0, [])
         score_fit(fit, table.labelings, default_measures([*table.labelings], known))
-        before = dict(zip(names[:r], solution.labels_.T, strict=False))
         result = FitResult(
             names[r].replace("_", " "), replace(table, labelings=table.labelings | before),
             [*known, *before], [fit], origin=dict(origin), measured=measured,
@@ -212,6 +212,9 @@ def exploration_results(
                 title_cluster=result.title_cluster,
             )  # fmt: skip
         results.append(result)
+        clusters, codes = np.unique(solution.labels_[:, r], return_inverse=True)
+        titles = np.array([result.title_cluster(int(c)) for c in clusters])
+        before = before | {names[r]: titles[codes.ravel()]}
     return results
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,7 +14,7 @@ from pages import page_of
 
 from nrprob import CCIB, plotting
 from nrprob.batch import fit_files
-from nrprob.batch.fit_result import FitResult, check_clusters
+from nrprob.batch.fit_result import FitResult, check_clusters, exploration_results
 from nrprob.batch.fits import Fit
 from nrprob.batch.report import fit_page, fit_summary, template
 from nrprob.batch.report.fit_page import Chapter
@@ -317,6 +318,19 @@ def test_what_scrolls_and_pictures_have_names_of_their_own(drawn, tmp_path):
     most = np.bincount(known[sought == 0]).max()
     seen = f"Cluster 0: {(sought == 0).sum()} rows, {most} of them in {GROUPS[0]}"
     assert page.images[1].startswith("clustering 2. Means") and seen in page.images[1]
+
+
+def test_earlier_clusterings_have_the_names_of_their_clusters():
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    model = CCIB(2, n_init=2, max_iter=3, random_state=0).fit(X)
+    solution = SimpleNamespace(
+        labels_=np.column_stack([model.labels_] * 3), estimators_=[model] * 3, evidence_=[]
+    )
+    named = exploration_results(solution, Table(X), [], {}, cluster_names=[["A", "B"]])
+    assert [run.known for run in named] == [[], ["clustering_1"], ["clustering_1", "clustering_2"]]
+    labelings = named[2].table.labelings
+    assert labelings["clustering_1"].tolist() == ["AB"[c] for c in model.labels_]
+    assert labelings["clustering_2"].tolist() == [f"cluster {c}" for c in model.labels_]
 
 
 @pytest.mark.parametrize(
