@@ -331,9 +331,11 @@ def joint_candidates(
     # 3. Joint fits with common shares, from the fit with subtracted means and from steps 1 and 2.
     states = subtracted.state.r[None], ends.state.r, screened.state.r[leaders]
     starts = _distinct_starts(problem, np.concatenate([*map(np.asarray, states)]))
+    starts = problem.leave_out_hopeless(starts, form)
     equal = problem.run(starts, [form] * len(starts))
     # 4. Joint fits with shares by group, from all fits so far.
     starts = _distinct_starts(problem, np.concatenate([np.asarray(equal.state.r), starts]))
+    starts = problem.leave_out_hopeless(starts, shares_by_group)
     ends = problem.run(starts, [shares_by_group] * len(starts))
     by_group = _distinct_clusters(problem, ends)
     # 5. The same clusters with common shares: the clusters may just be of unequal sizes.

@@ -23,6 +23,8 @@ from nrprob.methods.conditional.shares import UNIFORM, initial_shares
 from nrprob.statistics.rows import Layout
 
 BATCH = 6  # restarts per call of the program
+_TRIAL_STEPS = 24  # EM steps before hopeless restarts are left out
+_INCREASES = 4.0  # a hopeless restart needs more than this many times its last increase
 # Number of samples, with padding, or of entries of precision matrices, from which a CPU runs
 # restarts one after another.
 _LARGE = 1 << 14
@@ -240,6 +242,25 @@ class Problem(NamedTuple):
         return jax.tree.map(
             lambda *parts: np.concatenate([*map(np.asarray, parts)])[:s][back], *ends
         )
+
+    def leave_out_hopeless(self, r: np.ndarray, form: Form) -> np.ndarray:
+        """Leave out initial memberships that hardly lead to the largest objective.
+
+        On a large table, all restarts take a few EM steps. A restart is hopeless if its objective
+        would stay below the largest one even if it grew by several times its last increase. On a
+        small table, no restart is left out.
+
+        Parameters
+        ----------
+        r : (S, B, r, K) initial memberships
+        form : form of the model of all restarts
+        """
+        if not self._is_large or len(r) == 1:
+            return r
+        ends = self.run(r, [form] * len(r), max_iter=_TRIAL_STEPS)
+        middle = np.asarray(ends.trace)[:, _TRIAL_STEPS // 2 - 1]
+        increase = np.nan_to_num(ends.objective - middle)  # NaN: converged before
+        return r[ends.objective + _INCREASES * increase >= ends.objective.max()]
 
     def labels(self, ends: Ends) -> np.ndarray:
         """Labels (S, n) of the samples in every restart."""

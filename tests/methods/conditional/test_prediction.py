@@ -13,7 +13,7 @@ from nrprob import ConditionalMixture
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.methods.conditional.joint import JointState
 from nrprob.methods.conditional.joint_fit import _distinct_clusters, make_problem
-from nrprob.methods.conditional.joint_search import Ends
+from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.new_groups import NewGroups, lay_out_new_groups
 from nrprob.methods.conditional.regression import fit_beside_clusters
 from nrprob.methods.conditional.table_data import TableData
@@ -377,6 +377,30 @@ def test_restarts_with_equal_clusters_are_left_out_unless_there_are_no_others():
     assert float(result.best.state.objective) == 3.0
     only = jax.tree.map(lambda a: a[2:], ends)
     assert _distinct_clusters(problem, only).objective.tolist() == [7.0]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_hopeless_restarts_of_large_tables_are_left_out(monkeypatch, is_large):
+    rng = np.random.default_rng(0)
+    data = TableData(rng.normal(size=(40, 2)), [], np.arange(40) % 2, 2)
+    problem = make_problem(
+        data, 2, covariance="tied", ridge=3.0, location=False, tol=1e-3, max_iter=10
+    )
+    trace = np.full((4, 30), np.nan)
+    trace[:3, :24] = np.linspace([0, -80, -9], [10, -20, 8], 24).T
+    trace[3, :7] = 3  # converged below the best
+    objective = np.array([10.0, -20, 8, 3])
+
+    def run(self, r, forms, max_iter):
+        state = JointState(**(dict.fromkeys(JointState._fields) | {"objective": objective}))
+        return Ends(state, np.ones(4, bool), np.full(4, max_iter), trace)
+
+    monkeypatch.setattr(Problem, "_is_large", is_large)
+    monkeypatch.setattr(Problem, "run", run)
+    r = np.arange(4.0)[:, None, None, None] + np.zeros((4, 3, 2, 2))
+    left = problem.leave_out_hopeless(r, Form(False, False, False))
+    # The second restart would need 30 nats, but gained 31 in the last twelve steps.
+    assert left[:, 0, 0, 0].tolist() == ([0, 1, 2] if is_large else [0, 1, 2, 3])
 
 
 def test_effects_beside_clusters_are_those_of_an_additive_model():
