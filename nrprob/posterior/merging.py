@@ -154,9 +154,11 @@ def clusters(
     equal Gaussian clusters at a distance of :math:`\delta` standard deviations, the ratio of the
     density between them to their peaks is
 
-    .. math:: r(\delta) = \frac{2 e^{-\delta^2 / 8}}{1 + e^{-\delta^2 / 2}},
+    .. math:: r = \frac{e^{u \tanh(u) / 2}}{\cosh u}, \quad \delta = 2 \sqrt{u / \tanh u},
+        \quad u > 0,
 
-    which is 0.64 at 3, 0.5 at 3.3 and 0.27 at 4 standard deviations.
+    which is 0.64 at 3, 0.5 at 3.3 and 0.27 at 4 standard deviations. Up to 2 standard deviations,
+    there is one peak, and the ratio is 1.
 
     Parameters
     ----------
@@ -259,25 +261,31 @@ def summarise_clusters(trees: MergeTrees, dip: Any, random_state: Any) -> Cluste
     )
 
 
+# Two equal Gaussian clusters at a distance of 2 a standard deviations have peaks at the distances x
+# from their middle with x = a tanh(a x). With u = a x, a^2 = u / tanh(u) and x^2 = u tanh(u), so u
+# is the parameter of a curve of distances, and of logarithms of the peaks relative to the middle.
+_CURVE = np.geomspace(0.01, 400, 20_000)
+_DISTANCES = np.concatenate([[2], 2 * np.sqrt(_CURVE / np.tanh(_CURVE))])
+_DEPTHS = np.logaddexp(_CURVE, -_CURVE) - np.log(2) - _CURVE * np.tanh(_CURVE) / 2
+_DEPTHS = np.concatenate([[0], _DEPTHS])
+
+
 def ratio_at_distance(distance: np.ndarray) -> np.ndarray:
     """Density between two equal Gaussian clusters, relative to their peaks.
 
-    ``distance`` is in standard deviations. The ratio is 1 at 2.21 standard deviations.
+    ``distance`` is in standard deviations. The ratio is 1 up to 2 standard deviations, where both
+    clusters have one peak.
     """
-    return 2 * np.exp(-np.square(distance) / 8) / (1 + np.exp(-np.square(distance) / 2))
-
-
-_DISTANCES = np.linspace(2.2, 40, 40_000)
-_RATIOS = ratio_at_distance(_DISTANCES)
+    return np.exp(-np.interp(distance, _DISTANCES, _DEPTHS))
 
 
 def distance_at_ratio(ratio: np.ndarray) -> np.ndarray:
     """Distance of two equal Gaussian clusters, from the ``ratio`` of densities, at most 1.
 
-    This is the inverse of `ratio_at_distance`.
+    This is the inverse of `ratio_at_distance` for distances from 2 to 40.
     """
     with np.errstate(divide="ignore"):
-        return np.interp(-np.log(ratio), -np.log(_RATIOS), _DISTANCES)
+        return np.interp(-np.log(ratio), _DEPTHS, _DISTANCES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,9 +300,9 @@ class ClusterPath:
         Probability of every number of clusters (columns) at every threshold (index).
     plateaus : pandas.DataFrame
         Intervals of thresholds in which a number of clusters has a probability of at least 0.8:
-        ``n_clusters``, the first and last threshold (``start``, ``stop``), and their distances in
-        standard deviations of two equal Gaussian clusters (``sd_start``, ``sd_stop``; NaN for
-        exchange probabilities).
+        ``n_clusters``, and the first and last threshold (``start``, ``stop``). ``sd_start`` and
+        ``sd_stop`` are the distances, in standard deviations, at which two equal Gaussian clusters
+        have these dips; NaN for exchange probabilities.
     threshold : float
         The threshold that ``str`` and the plot refer to.
     rule : {"dip", "exchange"}
@@ -322,11 +330,14 @@ class ClusterPath:
         if self.rule == "exchange":
             return f"{number} for exchange probabilities from {row.start:.2f} to {row.stop:.2f}"
         if row.start == row.stop:
-            return f"{number} for a dip of {row.start:.2f}, {row.sd_start:.1f} sd apart"
+            return (
+                f"{number} for a dip of {row.start:.2f} (the dip of two equal Gaussian clusters "
+                f"{row.sd_start:.1f} sd apart)"
+            )
         return (
             f"{number} for dips from {row.start:.2f} to "
-            f"{row.stop:.{2 if row.stop >= 0.01 else 3}f}, {row.sd_start:.1f} to "
-            f"{row.sd_stop:.1f} sd apart"
+            f"{row.stop:.{2 if row.stop >= 0.01 else 3}f} (dips of two equal Gaussian clusters "
+            f"{row.sd_start:.1f} to {row.sd_stop:.1f} sd apart)"
         )
 
     def __str__(self) -> str:
@@ -461,7 +472,7 @@ def cluster_path(
     >>> rng = np.random.default_rng(0)
     >>> X = np.concatenate([rng.normal(size=(50, 1)), rng.normal(6, 1, size=(50, 1))])
     >>> print(posterior.cluster_path([[0] * 50 + [1] * 50], X))
-    2 clusters for dips from 1.00 to 0.02, 2.2 to 6.1 sd apart
+    2 clusters for dips from 1.00 to 0.02 (dips of two equal Gaussian clusters 2.0 to 6.1 sd apart)
     """
     import pandas as pd
 

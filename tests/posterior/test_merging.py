@@ -95,11 +95,10 @@ def test_dips_are_the_dips_of_a_fine_grid(seed, d, sizes):
 
 
 def test_dips_of_equal_covariances_depend_on_the_distance_alone():
-    # The ratio at the means themselves, which are slightly below the maxima of the sum.
     distance = np.array([1.9, 3.0, 4.0, 6.0])
     dips = density_dips(distance[:, None], np.ones((4, 1)))
     assert dips[0] < 1e-9
-    np.testing.assert_allclose(dips[1:], -np.log(ratio_at_distance(distance[1:])), atol=0.02)
+    np.testing.assert_allclose(dips[1:], -np.log(ratio_at_distance(distance[1:])), atol=0.005)
     turned = distance[:, None] * [0.6, 0.8]
     np.testing.assert_allclose(density_dips(turned, np.ones((4, 2))), dips, atol=1e-12)
 
@@ -108,6 +107,12 @@ def test_distances_invert_ratios():
     ratio = np.array([1.0, 0.64, 0.27, 0.02])
     np.testing.assert_allclose(ratio_at_distance(distance_at_ratio(ratio)), ratio, rtol=1e-4)
     np.testing.assert_allclose(distance_at_ratio(np.array([0.64, 0.27])), [3, 4], atol=0.02)
+    assert distance_at_ratio(np.array([1.0])) == 2  # two equal clusters have one peak up to 2 sd
+    distance = np.array([2.2, 2.5, 3.0, 6.0])
+    x = np.linspace(0, distance, 100_001)  # from the middle of both clusters
+    density = np.exp(-np.square(x - distance / 2) / 2) + np.exp(-np.square(x + distance / 2) / 2)
+    expected = density[0] / density.max(axis=0)
+    np.testing.assert_allclose(ratio_at_distance(distance), expected, rtol=1e-6)
 
 
 @settings(deadline=None, max_examples=30)
@@ -280,13 +285,14 @@ def test_plateaus_are_named():
     path = posterior.cluster_path(labels[None], X)
     assert path.plateaus["n_clusters"].tolist() == [3, 2]
     start, stop = path.plateaus.loc[0, ["sd_start", "sd_stop"]]
-    assert start == pytest.approx(2.2, abs=0.05) and stop == pytest.approx(3.2, abs=0.3)
+    assert start == 2 and stop == pytest.approx(3.2, abs=0.3)
     assert str(path).startswith("3 clusters for dips from 1.00 to 0.")
+    assert f"(dips of two equal Gaussian clusters 2.0 to {stop:.1f} sd apart)" in str(path)
     assert str(posterior.cluster_path(labels[None], X, dip=0.3)).startswith("2 clusters for dips")
     # The path ends at the smaller one of the dip and 0.02.
     distant = X + 40 * labels[:, None]
     path = posterior.cluster_path(labels[None], distant, dip=0.004)
-    assert str(path).startswith("3 clusters for dips from 1.00 to 0.004,")
+    assert str(path).startswith("3 clusters for dips from 1.00 to 0.004 (dips of")
 
 
 def test_without_a_plateau_both_neighbours_are_printed():
