@@ -4,8 +4,9 @@ Every function takes draws of labels as an integer array ``(chain, draw, observa
 observation)``. In a DataArray, the dimensions are ``chain``, ``draw`` and one more, in any order.
 From a Dataset, or from the group ``partition`` or ``posterior`` of an InferenceData or DataTree,
 the functions read the variable ``labels`` or the only variable. If there are several variables and
-none is called ``labels``, pass one of them. For samplers that sum the labels out and return the
-probabilities of the labels, `draw_labels` samples labels.
+none is called ``labels``, pass one of them. From a fitted `nrprob.MDLMixture`, the functions read
+the clusters, which are ``labels`` of ``posterior_``. For samplers that sum the labels out and
+return the probabilities of the labels, `draw_labels` samples labels.
 
 Labels have no meaning across draws (label switching). So each summary is a property of the
 partition alone, or uses the labels of one reference partition (`relabel`).

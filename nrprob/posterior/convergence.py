@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import xlogy
 
-from nrprob.data.validation import as_array, check_random_state
+from nrprob.data.validation import as_array, as_number, check_random_state
 from nrprob.exceptions import short_repr
-from nrprob.posterior.draws import Draws, as_draws, as_pairs, by_dims, canonical
+from nrprob.posterior.draws import Draws, as_draws, as_pairs, by_dims, canonical, read_counts
 from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.export import import_arviz
 from nrprob.posterior.losses import as_loss, distances
@@ -125,17 +125,23 @@ def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
     return mean
 
 
-def n_clusters(draws: Any) -> pd.DataFrame:
-    r"""Posterior distribution of the number of occupied clusters.
+def n_clusters(draws: Any, *, min_size: float | None = None) -> pd.DataFrame:
+    r"""Posterior distribution of the number of clusters.
 
     The standard error of a probability p is :math:`\sqrt{p (1-p) / \mathrm{ESS}}`, where ESS is the
     effective sample size of the indicator that a draw has this number of clusters.
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Cluster labels, which may switch between draws; without a chain axis the draws
-        are one chain.
+    draws : fitted `nrprob.MDLMixture`, or array of int of shape (..., draw, observation)
+        A fit, or cluster labels, which may switch between draws, perhaps with a first axis for the
+        chain. A container of draws (see `nrprob.posterior`) may have a variable ``n_clusters``.
+    min_size : float, optional
+        Count the clusters of at least this many samples; the largest cluster of a draw always
+        counts. By default, the probabilities are of the variable ``n_clusters`` of a fit or
+        container, which leaves out clusters of fewer than max(3, 0.02 n_samples) samples in a fit
+        with ``merge="dip"``. By default, labels without this variable are counted with
+        ``min_size=1``: every label that occurs in a draw counts.
 
     Returns
     -------
@@ -149,7 +155,12 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     TypeError
         If labels are not whole numbers.
     ValueError
-        If `draws` has other axes or is empty.
+        If `draws` has other axes or is empty, or `min_size` is below 1.
+
+    See Also
+    --------
+    clusters : Merge components at another dip; ``probabilities`` of the result.
+    plot_n_clusters : Plot of these probabilities.
 
     References
     ----------
@@ -164,9 +175,23 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     1    0.25
     2    0.75
     Name: probability, dtype: float64
+
+    Without clusters of a single sample:
+
+    >>> n_clusters([[0, 0, 1], [1, 1, 1]], min_size=2)["probability"].to_dict()
+    {1: 1.0}
     """
+    counts = read_counts(draws) if min_size is None else None
+    if counts is not None:
+        return count_probabilities(counts)
+    smallest = 1 if min_size is None else as_number(min_size, "min_size")
+    if not smallest >= 1:
+        raise ValueError(
+            f"min_size must be at least 1; got {short_repr(min_size)}; pass 1 to count all clusters"
+        )
     checked = as_draws(draws)
-    return count_probabilities(checked.n_clusters.reshape(_chains(checked)))
+    n_large = np.add.reduceat(checked.sizes >= smallest, checked.offsets[:-1], dtype=np.int64)
+    return count_probabilities(np.maximum(n_large, 1).reshape(_chains(checked)))
 
 
 def count_probabilities(trace: np.ndarray) -> pd.DataFrame:
@@ -243,10 +268,10 @@ def label_free(
     Returns
     -------
     dict of str to ndarray of shape (chain, draw)
-        ``n_clusters``; ``entropy`` of the cluster sizes in nats; ``largest_share``, the share of
-        samples in the largest cluster; ``vi``, the variation of information to the reference in
-        nats; ``together[i,j]``, 1 if samples i and j share a cluster, otherwise 0. `to_arviz`
-        accepts this mapping.
+        ``n_clusters``, the number of clusters of any size; ``entropy`` of the cluster sizes in
+        nats; ``largest_share``, the share of samples in the largest cluster; ``vi``, the variation
+        of information to the reference in nats; ``together[i,j]``, 1 if samples i and j share a
+        cluster, otherwise 0. `to_arviz` accepts this mapping.
 
     Raises
     ------

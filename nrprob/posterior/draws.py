@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.data.validation import as_array
+from nrprob.exceptions import short_repr
 
 __all__ = [
     "Draws",
@@ -19,6 +20,7 @@ __all__ = [
     "by_dims",
     "canonical",
     "check_positions",
+    "read_counts",
     "read_draws",
 ]
 
@@ -195,8 +197,37 @@ def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
     return np.asarray(values.transpose(*batch, *events))
 
 
+def _draws_of_fit(draws: Any) -> Any:
+    """Return the draws of a fitted estimator, a Dataset; return other input unchanged."""
+    if isinstance(draws, type) or not hasattr(draws, "get_params"):
+        return draws
+    if not hasattr(draws, "posterior_"):
+        raise ValueError(
+            f"an estimator must have draws in posterior_; got {short_repr(draws)} without draws; "
+            "pass a fitted MDLMixture, or an array of labels"
+        )
+    return draws.posterior_
+
+
+def read_counts(draws: Any) -> np.ndarray | None:
+    """Variable ``n_clusters`` (chain, draw) of a fit or container; None without such integers."""
+    draws = _draws_of_fit(draws)
+    group = getattr(draws, "posterior", draws)
+    if "n_clusters" not in getattr(group, "data_vars", ()):
+        return None
+    variable = group["n_clusters"]
+    if "draw" not in variable.dims or not {"chain", "draw"} >= set(variable.dims):
+        return None
+    counts = np.atleast_2d(by_dims(variable, "n_clusters", 0))
+    is_integer = (
+        counts.size > 0 and counts.dtype.kind in "iuf" and np.all(counts == np.rint(counts))
+    )
+    return counts.astype(np.int64) if is_integer else None
+
+
 def _labels_variable(draws: Any) -> Any:
-    """Return the labels in an InferenceData, DataTree or Dataset; return other input unchanged."""
+    """Return the labels of a fit, InferenceData, DataTree or Dataset, or other input unchanged."""
+    draws = _draws_of_fit(draws)
     where, group = "draws", draws
     for name in ("posterior", "partition"):  # a group "partition" takes precedence
         if len(getattr(getattr(draws, name, None), "data_vars", ())):

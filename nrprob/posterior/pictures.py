@@ -146,8 +146,9 @@ def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, observation) or (draw, observation)
-        Cluster labels, which may switch between draws.
+    draws : fitted `nrprob.MDLMixture`, or array of int of shape (..., draw, observation)
+        A fit, or cluster labels, which may switch between draws. `n_clusters` says which clusters
+        count.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default in a new figure.
 

@@ -7,11 +7,13 @@ import sys
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import xarray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from partitions import label_draws, noisy_draws, renamed, vi
 
+from nrprob import MDLMixture
 from nrprob.posterior import (
     align,
     chain_distances,
@@ -70,6 +72,38 @@ def test_one_number_of_clusters_and_few_draws():
     table = n_clusters([[0, 1], [1, 1]])
     assert table["probability"].tolist() == [0.5, 0.5]
     assert table["mcse"].isna().all()
+
+
+def test_small_clusters_are_left_out_on_request():
+    draws = np.tile([0, 0, 0, 1, 1, 2], (2, 10, 1))
+    draws[:, :5] = np.arange(6)
+    assert n_clusters(draws, min_size=2)["probability"].to_dict() == {1: 0.5, 2: 0.5}
+    assert n_clusters(draws, min_size=1).equals(n_clusters(draws))
+    assert n_clusters(draws, min_size=100)["probability"].to_dict() == {1: 1}  # the largest one
+    with pytest.raises(ValueError, match="min_size must be at least 1; got 0; pass 1"):
+        n_clusters(draws, min_size=0)
+
+
+def test_counts_of_a_fit_or_container_are_its_own():
+    labels = np.tile([0, 0, 0, 1, 1, 2], (2, 10, 1))
+    counts = np.where(np.arange(10) < 4, 1, 2) * np.ones((2, 1))
+    fit = MDLMixture()
+    with pytest.raises(ValueError, match="posterior_; got MDLMixture.* pass a fitted MDLMixture"):
+        n_clusters(fit)
+    dims = ("chain", "draw", "observation")
+    fit.posterior_ = xarray.Dataset({"labels": (dims, labels), "n_clusters": (dims[:2], counts)})
+    container = to_arviz({"n_clusters": counts}, partition={"labels": labels})
+    for draws in (fit, fit.posterior_, container, fit.posterior_.transpose()):
+        table = n_clusters(draws)
+        assert table["probability"].to_dict() == pytest.approx({1: 0.4, 2: 0.6})
+        assert table["mcse"].notna().all() and table.index.dtype.kind == "i"
+        assert n_clusters(draws, min_size=1)["probability"].to_dict() == {3: 1}
+    np.testing.assert_array_equal(point_estimate(fit, random_state=0), labels[0, 0])
+    bars = [patch.get_height() for patch in plot_n_clusters(fit).patches]
+    assert bars == pytest.approx([0.4, 0.6])
+    # A variable of another kind is not a number of clusters.
+    averages = fit.posterior_.assign(n_clusters=fit.posterior_["n_clusters"] / 2)
+    assert n_clusters(averages)["probability"].to_dict() == {3: 1}
 
 
 # ---- label-free traces --------------------------------------------------------------------------

@@ -204,6 +204,8 @@ def test_results_of_fits_are_clusters(pieces):
     np.testing.assert_array_equal(result.draws, draws["labels"])
     np.testing.assert_array_equal(result.n_clusters, draws["n_clusters"])
     assert result.probabilities["probability"].idxmax() == 2
+    assert posterior.n_clusters(model).equals(result.probabilities)
+    assert posterior.n_clusters(model.to_arviz()).equals(result.probabilities)
     assert "2 clusters for dips from" in str(posterior.cluster_path(model))
     # Other dips, from the same draws; without merging, clusters are components.
     fine, few = (posterior.clusters(model, dip=dip) for dip in (1, 0.001))
