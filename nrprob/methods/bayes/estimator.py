@@ -210,9 +210,9 @@ class MDLMixture(SampledChains):
         all clusters with ``merge=None``; ``log_density`` (the negative description length in nats),
         the sampled hyperparameters, and the parameters with ``kernel="six-move"``. With
         ``errors="t"``, the latent ``scale_weight`` that multiplies the precision of each sample
-        (small for outliers), and the degrees of freedom ``df``. With
-        ``transformation="yeo-johnson"``, ``yeo_johnson_lambda`` of the features that vary. With
-        ``covariance="shrunk"``, ``common_covariance``.
+        (small for outliers), and ``inverse_df``, the reciprocal of the degrees of freedom (0 for
+        Gaussian errors). With ``transformation="yeo-johnson"``, ``yeo_johnson_lambda`` of the
+        features that vary. With ``covariance="shrunk"``, ``common_covariance``.
     sample_stats_ : xarray.Dataset
         Numbers of proposed and accepted moves of each type since the previous draw.
     labels_ : ndarray of shape (n_samples,)

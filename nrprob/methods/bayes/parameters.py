@@ -162,7 +162,7 @@ def replicate(
     Parameters
     ----------
     parameters : parameters of S draws
-    draws : variables of the draws by name; of these, the degrees of freedom ``df`` are used
+    draws : variables of the draws by name; of these, ``inverse_df`` is used
     labels : (S, n) components of the samples
     group : (n,) known groups
     covariates : (n, Q) known covariates; None if there are none
@@ -201,8 +201,10 @@ def replicate(
         for c in range(1, roots.shape[1]):
             correlated = np.where((labels == c)[..., None], errors @ roots[:, c], correlated)
         errors = correlated
-    if "df" in draws:
-        below = np.cumsum(np.exp(log_masses(VALUES, draws["df"])), 1)
+    if "inverse_df" in draws:
+        with np.errstate(divide="ignore"):  # 0 means Gaussian errors
+            freedoms = 1 / draws["inverse_df"]
+        below = np.cumsum(np.exp(log_masses(VALUES, freedoms)), 1)
         index = (rng.random((s, n, 1)) > below[:, None]).sum(2).clip(max=len(VALUES) - 1)
         errors = errors / np.sqrt(VALUES[index])[..., None]
     return x + errors

@@ -8,7 +8,8 @@ where S_c is the covariance of the cluster. Hence e_i is t distributed with f de
 The gamma distribution is discretised on a grid of values of w. Each grid value has the probability
 of all w that are nearer to it, in logarithms, than to the other grid values. So cluster and weight
 of a sample can be sampled together. f is sampled from a grid as well, on which infinity means
-Gaussian errors. An outlier then has a small w instead of a separate cluster.
+Gaussian errors. Draws have 1 / f, so that summaries are finite. An outlier then has a small w
+instead of a separate cluster.
 
 Given the weights, the likelihood is the likelihood of weighted samples. The update samples first
 centres and covariances, then f with all weights summed out, and then the weights.
@@ -66,7 +67,7 @@ class ScaleWeightUpdate(JointUpdate):
     log_mass : (F, G) log prior probabilities of the values under each number of degrees of freedom
     """
 
-    names: ClassVar[tuple[str, ...]] = ("df", "scale_weight")
+    names: ClassVar[tuple[str, ...]] = ("inverse_df", "scale_weight")
     version: jax.Array
     which: jax.Array
     values: jax.Array
@@ -74,15 +75,15 @@ class ScaleWeightUpdate(JointUpdate):
     log_mass: jax.Array
 
     def draw(self, target: JointTarget) -> Draw:
-        """Current scale weights and degrees of freedom, by name."""
+        """Current scale weights, and the reciprocal of the degrees of freedom, by name."""
         weight = self.values[self.version].astype(jnp.float32)
-        return {"df": self.freedoms[self.which], "scale_weight": weight}
+        return {"inverse_df": 1 / self.freedoms[self.which], "scale_weight": weight}
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
         """Condition the target on degrees of freedom and scale weights."""
         distance = jnp.log(draw["scale_weight"])[:, None] - jnp.log(self.values)
         version = jnp.abs(distance).argmin(1).astype(jnp.int32)
-        which = (self.freedoms == draw["df"]).argmax()
+        which = jnp.abs(1 / self.freedoms - draw["inverse_df"]).argmin()
         return replace(self, which=which).with_versions(target, version)
 
     def with_versions(self, target: JointTarget, version: jax.Array) -> JointTarget:

@@ -94,16 +94,16 @@ def made(power=1.0, errors="gaussian"):
         return target
     laws = VALUES, FREEDOMS, student_t.log_masses(VALUES, FREEDOMS)
     values, freedoms, masses = map(jnp.asarray, laws)
-    update = target.update_of("df")
+    update = target.update_of("inverse_df")
     update = replace(update, which=jnp.int32(0), values=values, freedoms=freedoms, log_mass=masses)
     return update.with_versions(target, jnp.ones_like(update.version))
 
 
 def from_the_prior(target, key):
     """Distribution with all unknowns sampled from the prior, except the partition."""
-    if "df" in target.names:
+    if "inverse_df" in target.names:
         which_key, version_key, key = jax.random.split(key, 3)
-        update = target.update_of("df")
+        update = target.update_of("inverse_df")
         which = jax.random.choice(which_key, len(FREEDOMS))
         shape = update.version.shape
         version = jax.random.categorical(version_key, update.log_mass[which], shape=shape)
@@ -169,8 +169,8 @@ def test_the_length_of_a_partition_has_the_common_covariance_integrated_out():
 def rows_given(target, labels, key):
     """Rows (n', D) given clusters, common covariance, and scale weights."""
     root_of_scale = 1.0
-    if "df" in target.names:
-        update = target.update_of("df")
+    if "inverse_df" in target.names:
+        update = target.update_of("inverse_df")
         root_of_scale = jnp.sqrt(update.values[update.version])[:, None]
     keys, prior = jax.random.split(key, 3), target.likelihood.hyperparameters
     each = D + 1 + prior.freedom
@@ -230,7 +230,7 @@ def test_joint_distribution(errors):
         values, counts = np.unique(np.asarray(last[name]), return_counts=True)
         assert len(values) == 2 and p_value(counts, np.full(2, 0.5)) > LEVEL, name
     if errors == "t":
-        counts = (np.asarray(last["df"])[:, None] == FREEDOMS).sum(0)
+        counts = np.isclose(np.asarray(last["inverse_df"])[:, None], 1 / FREEDOMS).sum(0)
         assert p_value(counts, np.full(2, 0.5)) > LEVEL
         few = [(np.asarray(d["scale_weight"])[:, :N] < 0.5).sum(1) for d in (first, last)]
         assert (few[0] != few[1]).mean() > 0.3

@@ -158,7 +158,7 @@ def test_replicates_have_the_moments_of_their_components():
             np.testing.assert_allclose(np.cov(X[side == c].T), covariances[0, c], atol=0.35)
             np.testing.assert_allclose(X[side == c].mean(0), means[0, c], atol=0.15)
     heavy = replicate(
-        parameters, {"df": np.asarray([4.0])}, labels, given_labels=True,
+        parameters, {"inverse_df": np.asarray([0.25])}, labels, given_labels=True,
         rng=np.random.default_rng(1), **settings,
     )[0]  # fmt: skip
     distance = np.abs(heavy[::2, 0])  # t distributed, with a discretised scale

@@ -43,7 +43,7 @@ HYPER = {
     "freedom": [3.0, 9.0],
     "concentration": [1.0, 0.1],
     "class_concentration": [0.1, 1.0],
-    "df": [4.0, 16.0],
+    "inverse_df": [1 / 4, 1 / 16],
 }
 COMMON = np.asarray([[[0.6, 0.2], [0.2, 0.9]], [[1.4, -0.3], [-0.3, 0.5]]])
 

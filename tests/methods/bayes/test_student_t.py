@@ -83,7 +83,7 @@ def made(covariance, known="", power=1.0):
     model = sampled_model(covariance, power=power, errors="t")
     target = model.target(rows(), np.full(N, -1), 0, K, DESIGNS[known])
     target = with_grid(target, Hyperparameters(*(jnp.asarray([v]) for v in PRIOR)))
-    update = target.update_of("df")
+    update = target.update_of("inverse_df")
     update = replace(
         update,
         which=jnp.int32(0),
@@ -95,7 +95,7 @@ def made(covariance, known="", power=1.0):
 
 
 def with_versions(target, version):
-    return target.update_of("df").with_versions(target, version)
+    return target.update_of("inverse_df").with_versions(target, version)
 
 
 def by_rows(covariance, X, design, labels, w, power=1.0):
@@ -177,7 +177,7 @@ def test_partitions_and_scales_keep_their_distribution(case):
     draw = {name: jnp.broadcast_to(v, (n, *np.shape(v))) for name, v in target.draw().items()}
     draw["scale_weight"] = jnp.asarray(np.pad(VALUES[versions[at[1]]], pad, mode="edge"))
     draw["scale_weight"] = draw["scale_weight"].astype(jnp.float32)
-    draw["df"] = jnp.asarray(FREEDOMS[at[2]])
+    draw["inverse_df"] = 1 / jnp.asarray(FREEDOMS[at[2]])
     keys = jax.random.split(jax.random.PRNGKey(seed), n)
 
     @jax.jit
@@ -193,12 +193,22 @@ def test_partitions_and_scales_keep_their_distribution(case):
     w = np.asarray(end["scale_weight"])[:, :N]
     version = np.abs(w[..., None] - VALUES).argmin(2)
     of = version @ len(VALUES) ** np.arange(N - 1, -1, -1)
-    freedom = (np.asarray(end["df"])[:, None] == FREEDOMS).argmax(1)
+    freedom = np.isclose(np.asarray(end["inverse_df"])[:, None], 1 / FREEDOMS).argmax(1)
     assert (which != at[0]).mean() > 0.2 and (of != at[1]).mean() > 0.2  # they did move
     counts = np.zeros_like(p)
     np.add.at(counts, (which, of, freedom), 1)
     for axes in ((1, 2), (0, 2), (0, 1), (1,)):
         assert p_value(counts.sum(axes).ravel(), p.sum(axes).ravel()) > LEVEL / 4, axes
+
+
+def test_draws_of_degrees_of_freedom_are_finite():
+    """Infinite degrees of freedom have the reciprocal 0, and are restored from it."""
+    target, freedoms = made("tied"), jnp.asarray(student_t.FREEDOMS)
+    update = replace(target.update_of("inverse_df"), freedoms=freedoms)
+    for which in range(freedoms.size):
+        draw = replace(update, which=jnp.int32(which)).draw(target)
+        assert np.isfinite(draw["inverse_df"])
+        assert int(update.condition(target, draw).update_of("inverse_df").which) == which
 
 
 # Predictions
@@ -264,7 +274,7 @@ def test_far_rows_are_no_clusters_of_their_own():
     assert model.n_clusters_ == 3  # as no fit with Gaussian errors has
     draws = model.posterior_
     assert (draws["n_clusters"] == 3).mean() > 0.7
-    assert 2 <= draws["df"].median() <= 4
+    assert 1 / 4 <= draws["inverse_df"].median() <= 1 / 2
     assert matched_accuracy(z, model.labels_) > 0.85
     new, truth, groups = new
     assert matched_accuracy(truth, model.predict(new, known=groups)) > 0.85
