@@ -157,7 +157,8 @@ class MDLMixture(SampledChains):
         and about the first 100 draws. With a time limit, the result depends on the speed of the
         machine. At most 1e9.
     num_chains : int, default=4
-        Number of chains, at most 10,000.
+        Number of chains, at most 10,000. One chain cannot show that another mode was missed, and
+        `fit` warns of it.
     init : {"auto", "dispersed", "subsample"} or array-like, default="auto"
         Initial partitions of the chains. "dispersed": one chain with a single component, another
         with ``max_clusters`` random components, and so on. "subsample" runs dispersed chains on
@@ -245,7 +246,9 @@ class MDLMixture(SampledChains):
         (see `nrprob.posterior.chain_distances`).
     converged_ : bool
         Whether the chains agree; otherwise `fit` warns. With ``num_samples="auto"``, whether the
-        stopping rule holds (see Notes); otherwise, whether all R-hat are below 1.05. Agreement is
+        stopping rule holds (see Notes); otherwise, whether all R-hat are below 1.05. With a
+        fixed number of draws, `fit` also warns if a bulk effective sample size is below 100, which
+        leaves ``converged_`` unchanged. Agreement is
         necessary only: all chains may have missed the same mode.
     stopped_ : str
         Reason why sampling ended: "converged", "max_samples", "max_seconds"; "max_memory" if the

@@ -16,6 +16,7 @@ from nrprob.methods.bayes.draws import MAX_DRAWS, MAX_LABELS, cluster_shares, po
 from nrprob.methods.bayes.model_settings import ModelSettings
 from nrprob.methods.bayes.stopping import (
     CLUSTERS,
+    MONITORED,
     count_discarded,
     describe_shortfall,
     diagnose_chains,
@@ -28,6 +29,7 @@ from nrprob.posterior.merging import check_threshold
 from nrprob.settings import standard
 
 _MAX_BYTES = 10**9  # of the draws of a run whose number of draws is "auto"
+_SMALLEST_ESS = 100  # below which `fit` warns, with a fixed number of draws
 _AT_LIMIT = 0.05  # share of draws with `max_clusters` components above which `fit` warns
 _DIMS = {
     "components": ("observation",),
@@ -47,6 +49,7 @@ class SampledChains(ModelSettings):
     """The part of `nrprob.MDLMixture` that runs the chains and summarises their draws."""
 
     num_warmup: Any
+    num_chains: Any
     max_samples: Any
     merge: str | None
     dip: Any
@@ -200,6 +203,7 @@ class SampledChains(ModelSettings):
         self._warn_small_clusters(sizes)
         self._warn_most_components(draws["n_components"])
         self._check_convergence()
+        self._warn_one_chain()
 
     def _warn_most_components(self, n_components: np.ndarray) -> None:
         """Warn if many draws have as many components as the default ``max_clusters`` allows."""
@@ -210,6 +214,14 @@ class SampledChains(ModelSettings):
                 "the largest number of components limits the draws; got "
                 f"max_clusters={self._max_clusters} in {100 * share:.0f} % of them; raise "
                 "max_clusters"
+            )
+
+    def _warn_one_chain(self) -> None:
+        if int(self.num_chains) == 1:
+            warn(
+                "one chain cannot show that another mode was missed; got num_chains=1; "
+                "pass num_chains=4",
+                ConvergenceWarning,
             )
 
     def _check_convergence(self) -> None:
@@ -234,7 +246,22 @@ class SampledChains(ModelSettings):
                 )
             return
         self.converged_ = bool((table["r_hat"] < 1.05).all())
-        if not self.converged_:
+        bulk = table.loc[list(MONITORED), "ess_bulk"]
+        if np.isnan(self.r_hat_["log_density"]):
+            few = "one draw" if n_draws == 1 else "so few draws"
+            warn(
+                f"{few} cannot be diagnosed; got {n_draws} of each chain; go on with extend, or "
+                "pass num_samples='auto' or several hundred",
+                ConvergenceWarning,
+            )
+        elif self.converged_ and bulk.min() < _SMALLEST_ESS:
+            warn(
+                f"the effective sample size is small after {n_draws} draws of each chain; got a "
+                f"bulk ESS of {bulk.min():.0f} of {bulk.idxmin()}; draw more samples with extend, "
+                f"until it is {_SMALLEST_ESS} or more",
+                ConvergenceWarning,
+            )
+        elif not self.converged_:
             worst = table["r_hat"].fillna(np.inf).idxmax()
             both = ", ".join(f"{name} {r:.3f}" for name, r in self.r_hat_.items())
             warn(

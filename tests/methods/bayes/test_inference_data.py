@@ -7,7 +7,9 @@ import pytest
 from nrprob import MDLMixture, posterior
 from nrprob.posterior.export import import_arviz
 
-pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the chains do not agree yet", "ignore:the effective sample size is small"
+)
 FEW = {"num_warmup": 40, "num_samples": 60, "num_chains": 2, "random_state": 0}
 
 

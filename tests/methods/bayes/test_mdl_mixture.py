@@ -37,7 +37,9 @@ from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
 _FEW = {"num_warmup": 50, "num_samples": 50, "num_chains": 2, "num_split_merge": 2}
 QUICK = {"energy": "nml", **_FEW}
 LONG = {"num_warmup": 100, "num_samples": 200}
-pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the chains do not agree yet", "ignore:the effective sample size is small"
+)
 
 
 @pytest.fixture(scope="module")

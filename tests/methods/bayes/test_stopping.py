@@ -1,6 +1,8 @@
 """Chains that run until they have converged, or until a budget ends."""
 
 import itertools
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -151,6 +153,50 @@ def test_the_missing_factor_of_draws(r_hat, bulk, tail, factor):
     if np.isfinite(r_hat) and bulk == 800:  # tails count for the log density only
         other = shortfalls(table.set_axis(["vi"]))["vi"]
         assert other == pytest.approx(max(0.5, (r_hat - 1) / 0.01))
+
+
+def fixed_run(r_hat, bulk, n_draws=300, n_chains=4):
+    """A model with diagnostics of a fixed number of draws, without a fit."""
+    model = MDLMixture(num_samples=n_draws, num_chains=n_chains)
+    model._run, model._run_until = SimpleNamespace(n_draws=n_draws), False
+    columns = {"r_hat": r_hat, "ess_bulk": 500.0}
+    model.diagnostics_ = pd.DataFrame(columns, index=[*MONITORED, "entropy"])
+    model.diagnostics_.loc["n_clusters", "ess_bulk"] = bulk
+    return model
+
+
+@pytest.mark.parametrize(
+    ("r_hat", "bulk", "message"),
+    [
+        (1.01, 80, "the effective sample size is small .*; got a bulk ESS of 80 of n_clusters; dr"),
+        (1.06, 80, "the chains do not agree yet; got R-hat of log_density 1.060"),
+    ],
+)
+def test_fixed_runs_warn_of_few_effective_draws(r_hat, bulk, message):
+    model = fixed_run(r_hat, bulk)
+    with pytest.warns(ConvergenceWarning, match=message) as issued:
+        model._check_convergence()
+    assert len(issued) == 1 and model.converged_ == (r_hat < 1.05)
+
+
+def test_long_fixed_runs_of_several_chains_do_not_warn():
+    model = fixed_run(1.01, 100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model._check_convergence()
+        model._warn_one_chain()
+    assert model.converged_
+    with pytest.warns(ConvergenceWarning, match=r"one chain cannot .* num_chains=1; pass num_ch"):
+        fixed_run(1.01, 100, n_chains=1)._warn_one_chain()
+
+
+def test_one_draw_of_one_chain_is_warned_of(rows, model):
+    with pytest.warns(ConvergenceWarning) as issued:
+        model.set_params(num_samples=1, num_chains=1).fit(rows)
+    messages = [str(w.message) for w in issued]
+    assert any("one draw cannot be diagnosed; got 1 of each chain; go" in m for m in messages)
+    assert any("one chain cannot show that another mode was missed" in m for m in messages)
+    assert not any("nan" in m for m in messages) and not model.converged_
 
 
 @pytest.mark.slow
