@@ -218,10 +218,13 @@ class MDLMixture(SampledChains):
         Numbers of proposed and accepted moves of each type since the previous draw.
     labels_ : ndarray of shape (n_samples,)
         Point estimate: the partition into clusters of least expected loss. Its labels are not
-        classes; `predict` returns classes.
+        classes; `predict` returns classes. `fit` warns if most draws have another number of
+        clusters.
     membership_ : ndarray of shape (n_samples, n_clusters_)
         Entry (i, c) is the share of samples of cluster c of ``labels_`` among the samples that are
-        in the same cluster as sample i, averaged over the draws.
+        in the same cluster as sample i, averaged over the draws. The clusters are the clusters of
+        the point estimate: with a single cluster in ``labels_``, every entry is 1, even if many
+        draws have several clusters. `nrprob.posterior.coclustering` has no such limit.
     classes_ : ndarray of shape (n_classes,)
         Sorted classes in ``y`` of `fit`, if there were any.
     n_clusters_ : int

@@ -30,6 +30,7 @@ from nrprob.settings import standard
 
 _MAX_BYTES = 10**9  # of the draws of a run whose number of draws is "auto"
 _SMALLEST_ESS = 100  # below which `fit` warns, with a fixed number of draws
+_UNCERTAIN = 0.5  # probability of the number of clusters of `labels_` below which `fit` warns
 _AT_LIMIT = 0.05  # share of draws with `max_clusters` components above which `fit` warns
 _DIMS = {
     "components": ("observation",),
@@ -49,6 +50,7 @@ class SampledChains(ModelSettings):
     """The part of `nrprob.MDLMixture` that runs the chains and summarises their draws."""
 
     num_warmup: Any
+    kernel: str
     num_chains: Any
     max_samples: Any
     merge: str | None
@@ -202,6 +204,7 @@ class SampledChains(ModelSettings):
         self.membership_ = cluster_shares(self._pool_labels(draws["labels"]), self.labels_)
         self._warn_small_clusters(sizes)
         self._warn_most_components(draws["n_components"])
+        self._warn_uncertain_number(draws["n_clusters"])
         self._check_convergence()
         self._warn_one_chain()
 
@@ -214,6 +217,18 @@ class SampledChains(ModelSettings):
                 "the largest number of components limits the draws; got "
                 f"max_clusters={self._max_clusters} in {100 * share:.0f} % of them; raise "
                 "max_clusters"
+            )
+
+    def _warn_uncertain_number(self, n_clusters: np.ndarray) -> None:
+        """Warn if most draws have another number of clusters than the point estimate."""
+        if self.merge is None and self.kernel == "six-move":
+            return  # empty components count in the draws
+        number = self.n_clusters_ if self.merge is None else self.n_major_clusters_
+        share = (n_clusters == number).mean()
+        if share < _UNCERTAIN:
+            warn(
+                f"most draws have another number of clusters than labels_; got {number} in labels_ "
+                f"and in {100 * share:.0f} % of the draws; look at posterior.n_clusters of the fit"
             )
 
     def _warn_one_chain(self) -> None:

@@ -387,6 +387,28 @@ def test_draws_at_the_default_number_of_components_are_warned_of(n_rows, most, e
     assert len(issued) == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "share", "expected"),
+    [
+        ({}, 0.4, 1),
+        ({}, 0.5, 0),
+        ({"merge": None}, 0.4, 1),
+        ({"merge": None, "kernel": "six-move"}, 0.4, 0),
+    ],
+)
+def test_uncertain_numbers_of_clusters_are_warned_of(changes, share, expected):
+    model = MDLMixture(**changes)
+    # Without merging, all clusters count; otherwise, clusters of three samples or more.
+    model.n_clusters_, model.n_major_clusters_ = (2, 9) if "merge" in changes else (9, 2)
+    draws = np.where(np.arange(10) < 10 * share, 2, 3) * np.ones((4, 1), dtype=int)
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always")
+        model._warn_uncertain_number(draws)
+    messages = [str(w.message) for w in issued]
+    assert len(messages) == expected
+    assert all("got 2 in labels_ and in 40 % of the draws; look" in m for m in messages)
+
+
 @pytest.mark.filterwarnings("default:the chains do not agree yet")
 def test_chains_in_different_clusterings_of_one_length_are_warned_of():
     """Four clusters on a square, which two clusters divide in two ways, since columns are
