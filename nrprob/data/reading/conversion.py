@@ -163,9 +163,13 @@ def convert_texts(
         doubtful = [name for name in floats if decimal or not is_clear[name]]
         for name, values in source.read_texts(doubtful).items():
             column = analyse_texts(values.value_counts().to_dict())
-            if column is not None and (decimal or (column.is_ambiguous and certain[","])):
+            if column is None:
+                continue
+            # 547 and 2.593 in one column are 547 and 2593, unless the table has decimal points.
+            has_thousands = column.mixes_lengths and not certain["."]
+            if decimal or (column.is_ambiguous and certain[","]) or has_thousands:
                 columns[name], texts[name] = column, values
-            elif column is not None and column.is_ambiguous:
+            elif column.is_ambiguous:
                 record.add_warning(
                     f"points in {name!r} are read as decimal points, but could separate thousands; "
                     f"got {column.differing()[0]}; pass --decimal , if they separate thousands"

@@ -10,6 +10,10 @@ A comma or a point may be the decimal separator, or separate thousands. The whol
    the separator of the columns of the file: a semicolon suggests decimal commas, and a comma
    suggests decimal points. Otherwise the column is ambiguous.
 
+In a file with semicolons, a column without commas needs more evidence of thousands, since pandas
+reads its points as decimal points: integers below 1000 without a point
+(`NumberColumn.mixes_lengths`).
+
 The module imports no package that loads slowly.
 """
 
@@ -54,6 +58,7 @@ _BY_COMMAS = re.compile(r"[1-9]\d{0,2}(,\d{3})+")
 _BY_POINTS = re.compile(r"[1-9]\d{0,2}(\.\d{3})+")
 _BY_SPACES = re.compile(rf"[1-9]\d{{0,2}}(([{_SPACES}])\d{{3}})(\2\d{{3}})*")
 _PLAIN = re.compile(r"\d+")
+_SHORT = re.compile(r"\s*[+\-\u2212]?\d{1,3}\s*")
 
 
 def _read_body(body: str, decimal: str) -> tuple[str, bool] | None:
@@ -151,6 +156,15 @@ class NumberColumn:
     def is_whole(self) -> bool:
         """Whether all texts consist of digits only, such as codes stored as text."""
         return not (self.missing or self.others) and all(map(_PLAIN.fullmatch, self.readings))
+
+    @property
+    def mixes_lengths(self) -> bool:
+        """Whether the column is ambiguous, and has integers of up to three digits as well.
+
+        Numbers such as 547 and 2.593 in one column suggest separators of thousands: with decimal
+        points, 547 would have three decimals like the other numbers.
+        """
+        return self.is_ambiguous and any(_SHORT.fullmatch(text) for text in self.readings)
 
     def differing(self) -> list[str]:
         """Texts whose value depends on the decimal separator, or that fit only one separator."""
