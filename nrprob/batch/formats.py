@@ -26,8 +26,8 @@ from nrprob.files import reading
 
 __all__ = [
     "EVIDENCE", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names",
-    "is_fit_folder", "is_table", "npz_names", "read_records", "require_columns", "require_part",
-    "results_in", "with_labelings", "write_csv",
+    "is_fit_folder", "is_table", "npz_names", "read_records", "reading_hint", "require_columns",
+    "require_part", "results_in", "with_labelings", "write_csv",
 ]  # fmt: skip
 
 PAGE = "report.html"
@@ -90,10 +90,24 @@ def is_table(path: Path) -> bool:
     return format_of(path) not in (".npz", ".h5ad")
 
 
-def require_columns(names: Collection[str], available: Collection[str], path: Path) -> None:
-    """Raise InputError if ``names`` are not all ``available`` column names of the file ``path``."""
+def require_columns(
+    names: Collection[str], available: Collection[str], path: Path, hint: str = ""
+) -> None:
+    """Raise InputError if ``names`` are not all ``available`` column names of the file ``path``.
+
+    ``hint`` is the end of the message, from `reading_hint`.
+    """
     for name in names:
-        refuse_unknown(name, available, f"{path} has no such column; {name!r}")
+        refuse_unknown(name, available, f"{path} has no such column; {name!r}", hint)
+
+
+def reading_hint(path: Path, options: ReadingOptions) -> str:
+    """State what may be wrong if the file lacks a column that the user names.
+
+    The result is empty if nothing is suspicious. ``options`` are as in `column_names`.
+    """
+    header = file_header(path, options)
+    return "" if header is None else header.hint
 
 
 def column_names(path: Path, options: ReadingOptions = _DETECTED) -> list[str]:

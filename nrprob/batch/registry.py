@@ -207,16 +207,17 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(candidates)}"
 
 
-def refuse_unknown(name: str, candidates: Collection[str], complaint: str) -> None:
+def refuse_unknown(name: str, candidates: Collection[str], complaint: str, hint: str = "") -> None:
     """Raise an error for a name that is not among the candidates, and suggest the nearest one.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If the name is unknown. The message begins with ``complaint``.
+        If the name is unknown. The message begins with ``complaint``, and ends with ``hint``.
     """
     if name not in candidates:
-        raise InputError(f"{complaint}; {suggest_name(name, candidates)}")
+        end = f"; {hint}" * bool(hint)
+        raise InputError(f"{complaint}; {suggest_name(name, candidates)}{end}")
 
 
 def require_all(required: Iterable[str], available: Collection[str], who: str, where: str) -> None:

@@ -99,7 +99,7 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     import pandas as pd
     import scipy.sparse
 
-    from nrprob.batch import tables
+    from nrprob.batch import formats, tables
     from nrprob.data.annotated import describe_counts, is_annotated
     from nrprob.data.frames import is_frame
     from nrprob.data.preparation.prepare import prepare_table
@@ -157,7 +157,8 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
             features, categories="indicators", missing=options.missing or "error", **settings
         )
 
-    ready = _prepare_or_refuse(prepare_features, X, problems, mixed)
+    hint = formats.reading_hint(options.data, options.reading)
+    ready = _prepare_or_refuse(prepare_features, X, problems, mixed, hint)
     ready.notes[:0] = record.notes
     ready.warnings[:0] = record.warnings
     # Rows may have been left out; select the same rows of names and labelings.
@@ -238,12 +239,13 @@ def _split_problems(record: ReadingRecord, options: DataOptions) -> list[Problem
 
 
 def _prepare_or_refuse(
-    prepare: Callable[[Any], Prepared], X: Any, problems: list[Problem], mixed: bool
+    prepare: Callable[[Any], Prepared], X: Any, problems: list[Problem], mixed: bool, hint: str
 ) -> Prepared:
     """Prepare the features ``X`` by ``prepare``, or raise one error with all problems of the table.
 
     ``problems`` were found when the file was read. To find further problems, the columns with
-    known problems are left out. ``mixed`` states whether the method takes text.
+    known problems are left out. ``mixed`` states whether the method takes text. ``hint`` ends the
+    error; it states what may be wrong with the reading of the file.
 
     Raises
     ------
@@ -253,6 +255,7 @@ def _prepare_or_refuse(
     from nrprob.data.preparation.columns import MOST_VALUES
     from nrprob.data.preparation.record import (
         MissingValues,
+        NoFeatureLeft,
         UnfitColumns,
         as_option,
         unfit_columns,
@@ -269,7 +272,9 @@ def _prepare_or_refuse(
             continue
         except MissingValues as error:
             missing.append(str(error))
-        except ValueError:  # perhaps no feature is left
+        except ValueError as error:
+            if not problems and isinstance(error, NoFeatureLeft) and hint:
+                raise InputError(f"{error}; {hint}") from None
             if not problems:
                 raise
         break
@@ -279,9 +284,8 @@ def _prepare_or_refuse(
     lines = [str(unfit_columns(problems, texts, as_option))] if problems else []
     if missing:
         problems = [*problems, Problem("", "", [], {"missing": ["drop"]})]
-    raise TableError(
-        "\n".join([*lines, *missing]), f"{command_line()} {as_command_options(problems)}"
-    )
+    message = "\n".join([*lines, *missing, *[hint] * bool(hint)])
+    raise TableError(message, f"{command_line()} {as_command_options(problems)}")
 
 
 def command_line() -> str:

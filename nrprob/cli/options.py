@@ -250,6 +250,7 @@ def read_options(
     # Split the texts of the options into files and column names.
     reading = reading or ReadingOptions()
     available = {data: formats.column_names(data, reading)}
+    hints = {data: formats.reading_hint(data, reading)}
     options = DataOptions(
         data,
         {
@@ -279,7 +280,7 @@ def read_options(
     if formats.is_table(data):
         ids = [id] if id is not None else []
         named = [*options.columns, *options.drop, *options.categorical, *options.ordered, *ids]
-        formats.require_columns(named, available[data], data)
+        formats.require_columns(named, available[data], data, hints[data])
         unused = {*options.drop, *options.data_labels, *ids}
         if not options.columns and not set(available[data]) - unused:
             raise InputError(
@@ -317,7 +318,7 @@ def read_options(
         if file not in available:
             # The reading options state how the data file is to be read.
             available[file] = formats.column_names(file)
-        formats.require_columns([name], available[file], file)
+        formats.require_columns([name], available[file], file, hints.get(file, ""))
     return options
 
 

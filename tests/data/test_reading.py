@@ -387,6 +387,25 @@ def test_spreadsheets(tmp_path):
     assert record.problems[0].got == "'1x' (line 11) among the numbers in 'a'"
 
 
+def error_of_fit(path, *arguments):
+    """The error that ``nrprob fit`` prints, as one line."""
+    result = CliRunner().invoke(app, ["fit", str(path), "--k", "2", *arguments])
+    assert result.exit_code == 2 and result.stderr.startswith("error: "), result.output
+    return " ".join(result.stderr.split())
+
+
+def test_errors_of_a_sheet_that_was_not_asked_for_name_the_other_sheets(tmp_path):
+    pytest.importorskip("python_calamine")
+    path = tmp_path / "a.xlsx"
+    info = [["Info", "Day"], ["x", "2020-01-01"], ["y", "2020-01-02"], ["z", "2020-01-03"]]
+    path.write_bytes(spreadsheet({"about": info, "data": [["a", "b"], [1, 2], [3, 4]]}))
+    others = "('about', 'data'), of which 'about' is read; --sheet chooses another"
+    arguments = ["--out", str(tmp_path / "out")]
+    for more in (["--known", "b"], ["--drop", "b"], ["--drop", "Day"], []):
+        assert others in error_of_fit(path, *arguments, *more)
+    assert "--sheet" not in error_of_fit(path, *arguments, "--sheet", "about", "--known", "b")
+
+
 def test_options_that_settle_problems_are_quoted():
     problems = [
         Problem("", "", ["a b"], {"drop": ["a b"]}),

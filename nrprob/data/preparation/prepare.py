@@ -31,7 +31,7 @@ from nrprob.data.preparation.encoding import (
     warn_of_suspicious,
 )
 from nrprob.data.preparation.missing_values import missing_rows, select_complete_rows
-from nrprob.data.preparation.record import Record, Say, as_python, unfit_columns
+from nrprob.data.preparation.record import NoFeatureLeft, Record, Say, as_python, unfit_columns
 from nrprob.data.preparation.scales import standardise_features, take_logarithms
 from nrprob.data.reading.conversion import (
     Problem,
@@ -253,7 +253,7 @@ def prepare_table(
     X, known = extract_known(name_columns(X, drop), known)
     X = X.drop(columns=[name for name in drop if name in X.columns])
     if not X.shape[1]:
-        raise ValueError(f"no feature is left; got {say('drop', drop)}; drop fewer columns")
+        raise NoFeatureLeft(f"no feature is left; got {say('drop', drop)}; drop fewer columns")
     preparation = _TablePreparation(say, categories=categories)
     record = ReadingRecord()
     X = convert_texts(X, record, TextSource())
@@ -445,7 +445,7 @@ class _TablePreparation(Record):
                 self.identifiers += indices
         features = {name: X[name] for name in X if name not in left_out}
         if not features:
-            raise ValueError(
+            raise NoFeatureLeft(
                 f"no feature is left; got {quote_names(kinds)}, which hold neither numbers nor "
                 "text of few values; pass other columns"
             )

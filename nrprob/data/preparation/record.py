@@ -20,6 +20,10 @@ class MissingValues(ValueError):
     """
 
 
+class NoFeatureLeft(ValueError):
+    """Error for a table of which no column can be a feature."""
+
+
 class UnfitColumns(ValueError):
     """Error for columns that cannot be features, and whose treatment the user has to choose.
 

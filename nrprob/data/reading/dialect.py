@@ -55,6 +55,7 @@ class Header:
     has_index : whether the first column has names of rows
     notes : descriptions of what was detected
     warnings : decisions that may be wrong
+    hint : what may be wrong if the table lacks a column that the user names; may be empty
     """
 
     names: list[str]
@@ -62,6 +63,7 @@ class Header:
     has_index: bool = False
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    hint: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -46,14 +47,14 @@ def _read_sheet(
         book = CalamineWorkbook.from_path(str(path))
     except CalamineError as error:
         raise ValueError(str(error) or "it is no spreadsheet") from error
-    names, notes = book.sheet_names, list[str]()
+    names, hint = book.sheet_names, ""
     if sheet is None:
         cells: list[list[Any]] = []
         for name in names:
             if cells := book.get_sheet_by_name(name).to_python(skip_empty_area=False):
                 break
         if len(names) > 1:
-            notes.append(
+            hint = (
                 f"the file has {len(names)} sheets ({quote_names(names)}), of which {name!r} is "
                 "read; --sheet chooses another"
             )
@@ -72,8 +73,7 @@ def _read_sheet(
     width = 1 + max(j for i in lines for j, cell in enumerate(cells[i]) if cell not in ("", None))
     records = [[_as_text(cell) for cell in cells[i][:width]] for i in lines[:300]]
     header = find_header(records)
-    header = Header(header.names, header.first, header.has_index, notes + header.notes,
-                    header.warnings)  # fmt: skip
+    header = replace(header, notes=[hint] * bool(hint) + header.notes, hint=hint)
     first = lines[header.first] if header.first < len(lines) else len(cells)
     return header, [row[:width] for row in cells[first:]], first + 1
 
