@@ -406,6 +406,17 @@ def test_errors_of_a_sheet_that_was_not_asked_for_name_the_other_sheets(tmp_path
     assert "--sheet" not in error_of_fit(path, *arguments, "--sheet", "about", "--known", "b")
 
 
+def test_errors_of_missing_columns_doubt_the_separator_of_the_user(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("name;a;b\n" + "".join(f"x{i};{i},5;{i % 3},25 %\n" for i in range(9)))
+    doubt = "--sep is probably wrong, since semicolons separate the columns better than commas;"
+    assert doubt in error_of_fit(path, "--sep", ",", "--known", "b")
+    assert "--sep" not in error_of_fit(path, "--known", "c")
+    assert "--sep" not in error_of_fit(path, "--sep", ";", "--known", "c")
+    path.write_text("a\n1\n2\n")
+    assert "--sep" not in error_of_fit(path, "--sep", ";", "--known", "c")
+
+
 def test_options_that_settle_problems_are_quoted():
     problems = [
         Problem("", "", ["a b"], {"drop": ["a b"]}),

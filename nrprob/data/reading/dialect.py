@@ -150,6 +150,7 @@ def _detect_dialect(path: Path, options: ReadingOptions, version: tuple[int, int
                 f"the columns are separated by {_NAMES[separator]}, but could also be separated by "
                 f"{' or '.join(_NAMES[other] for other in others)}; name the separator with --sep"
             )
+    hint = "" if options.sep is None else _separator_hint(lines[start:], is_cut, separator)
     if separator != expected and options.sep is None:
         notes.append(f"the columns are separated by {_NAMES.get(separator, repr(separator))}")
     # Spaces after all separators of the first line are no part of the cells.
@@ -177,7 +178,7 @@ def _detect_dialect(path: Path, options: ReadingOptions, version: tuple[int, int
                      + ", ..." * (comments > 1))  # fmt: skip
     n_lines = start + (records[header.first - 1].last if header.first else 0)
     header = Header(header.names, header.first, header.has_index, notes + header.notes,
-                    warnings + header.warnings)  # fmt: skip
+                    warnings + header.warnings, hint)  # fmt: skip
     return Dialect(compression, encoding, separator, skips_spaces, header, n_lines)
 
 
@@ -187,6 +188,20 @@ def _comment_cells(lines: Sequence[str], separator: str) -> list[str] | None:
     if last is None:
         return None
     return next((r.cells for r in records_of([last.lstrip("#").lstrip()], separator)), None)
+
+
+def _separator_hint(lines: Sequence[str], is_cut: bool, separator: str) -> str:
+    """State that the option --sep is probably wrong; empty if no other separator fits better.
+
+    ``separator`` is the value of the option, and the other arguments are as in `_choose_separator`.
+    """
+    best, _ = _choose_separator(lines, is_cut, separator)
+    if best == separator:
+        return ""
+    return (
+        f"--sep is probably wrong, since {_NAMES[best]} separate the columns better than "
+        f"{_NAMES.get(separator, repr(separator))}; leave --sep out"
+    )
 
 
 def _choose_separator(lines: Sequence[str], is_cut: bool, expected: str) -> tuple[str, list[str]]:
