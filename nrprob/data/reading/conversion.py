@@ -326,12 +326,14 @@ class _Conversion:
         self, name: str, texts: pd.Series, column: NumberColumn, odd: list[str]
     ) -> None:
         """Record ``odd`` texts that keep a column from being read as numbers, and their rows."""
-        shown = []
-        for text in odd[:_MAX_SHOWN]:
-            rows = np.flatnonzero((texts == text).to_numpy(bool, na_value=False)).tolist()
-            where = self._source.locate(rows[:_MAX_ROWS])
-            shown.append(f"{short_repr(text)} ({where}{', ...' * (len(rows) > _MAX_ROWS)})")
-        listed = ", ".join(shown) + ", ..." * (len(odd) > _MAX_SHOWN)
+        mixes_decimals = not (column.others or len(column.units) > 1 or self._decimal)
+        # The last text is then an example of the common notation, and is always shown.
+        last = odd[-1:] if mixes_decimals else []
+        first = odd[: len(odd) - len(last)]
+        n_shown = _MAX_SHOWN - len(last)
+        shown = [self._locate_text(texts, text) for text in first[:n_shown]]
+        shown += ["..."] * (len(first) > n_shown) + [self._locate_text(texts, t) for t in last]
+        listed = ", ".join(shown)
         options, remedy = {"drop": [name]}, "write all numbers alike"
         if column.others:
             got, remedy = (
@@ -346,6 +348,12 @@ class _Conversion:
         else:
             got = f"decimal points and decimal commas in {name!r}: {listed}"
         self.problems.append(Problem(got, remedy, [name], options))
+
+    def _locate_text(self, texts: pd.Series, text: str) -> str:
+        """Quote a text of a column with the first rows in which it stands."""
+        rows = np.flatnonzero((texts == text).to_numpy(bool, na_value=False)).tolist()
+        where = self._source.locate(rows[:_MAX_ROWS])
+        return f"{short_repr(text)} ({where}{', ...' * (len(rows) > _MAX_ROWS)})"
 
     def write_notes(self) -> None:
         """Add to the record one note for every kind of change."""

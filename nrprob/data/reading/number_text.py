@@ -143,6 +143,7 @@ class NumberColumn:
     decimals : admissible decimal separators
     is_ambiguous : whether two decimal separators are admissible and give different numbers
     units : percent and currency signs; an empty text stands for numbers without a sign
+    counts : for every distinct text, its number of rows
     """
 
     readings: dict[str, Reading]
@@ -151,6 +152,7 @@ class NumberColumn:
     decimals: str = ""
     is_ambiguous: bool = False
     units: list[str] = field(default_factory=list)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -173,7 +175,9 @@ class NumberColumn:
     def odd_texts(self, decimal: str = "") -> list[str]:
         """Return the texts that keep the column from being read as numbers; empty if none does.
 
-        ``decimal`` is the required decimal separator; empty if every separator is admissible.
+        ``decimal`` is the required decimal separator; empty if every separator is admissible. If
+        the column has decimal points and decimal commas, the result has the texts of the notation
+        with fewer rows, and then one text of the other notation.
         """
         if self.others:
             return self.others
@@ -185,9 +189,13 @@ class NumberColumn:
             return [text for text, r in self.readings.items() if r.values[i] is None]
         if self.decimals:
             return []
-        # No decimal separator fits all numbers: show one number of each convention.
+        # No decimal separator fits all numbers. Texts such as 1,234 and 1.234 fit both separators
+        # one by one; then the mark is the notation.
         texts = self.differing()
-        return [*dict.fromkeys(next(t for t in texts if mark in t) for mark in DECIMALS)]
+        sole = [[t for t in texts if self.readings[t].values[1 - i] is None] for i in range(2)]
+        sole = sole if any(sole) else [[t for t in texts if mark in t] for mark in DECIMALS]
+        rare, common = sorted(sole, key=lambda group: sum(self.counts[t] for t in group))
+        return [*rare, max(common, key=self.counts.__getitem__)]
 
 
 def analyse_texts(counts: Mapping[str, int]) -> NumberColumn | None:
@@ -212,7 +220,7 @@ def analyse_texts(counts: Mapping[str, int]) -> NumberColumn | None:
                 return None
     if not readings or n_numbers < _MOSTLY * (n_numbers + n_others):
         return None
-    column = NumberColumn(readings, missing, others)
+    column = NumberColumn(readings, missing, others, counts=counts)
     column.units = sorted({r.unit for r in readings.values() if any(r.values)}) or [""]
     column.decimals = "".join(
         decimal
