@@ -143,7 +143,9 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     assert "clustering_3.png; choose another folder with --out" in refused(
         invoke("explore", data, *options)
     )
-    named = "--names", "A,B", "--names", "C"
+    line = refused(invoke("explore", data, *options, "--names", "A,B", "--names", "C", "--force"))
+    assert "fewer names than clusters; --names C for 2 clusters" in line
+    named = "--names", "A,B", "--names", "C,D"
     result = invoke("explore", data, "--compare", "other", *options, *named, "--force")
     assert result.exit_code == 0, result.output
     assert "--names is given 2 times for 1 clustering;" in " ".join(result.stderr.split())
@@ -256,6 +258,10 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
         (
             ["--k", "2", "--names", "a,b,c"],
             "more names than clusters; --names a,b,c for 2 clusters",
+        ),
+        (
+            ["--k", "3", "--names", "a,b"],
+            "fewer names than clusters; --names a,b for 3 clusters; name every cluster",
         ),
         (["--known", "data.csv:"], "a labeling is FILE:COLUMN"),
         (["--method", "ccbi"], "unknown method; 'ccbi'; did you mean 'ccib'?"),

@@ -8,7 +8,7 @@ from nrprob.cli.options import split_names
 from nrprob.cli.terminal import print_warning
 from nrprob.exceptions import InputError
 
-__all__ = ["parse_cluster_names", "warn_of_names"]
+__all__ = ["parse_cluster_names", "require_all_names", "warn_of_names"]
 
 
 def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -> list[str]:
@@ -28,6 +28,18 @@ def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -
             "clusters; leave names out, or raise --k"
         )
     return names
+
+
+def require_all_names(names: list[str], n_clusters: int | str | None) -> None:
+    """Raise InputError if there are some names, but fewer than the number of clusters of --k.
+
+    ``n_clusters`` is the value of --k. Nothing is checked unless it is an integer.
+    """
+    if isinstance(n_clusters, int) and 0 < len(names) < n_clusters:
+        raise InputError(
+            f"there are fewer names than clusters; --names {','.join(names)} for {n_clusters} "
+            "clusters; name every cluster, or leave --names out"
+        )
 
 
 def warn_of_names(names: list[str], n_clusters: int) -> None:

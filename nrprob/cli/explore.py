@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nrprob.cli.cluster_names import parse_cluster_names, warn_of_names
+from nrprob.cli.cluster_names import parse_cluster_names, require_all_names, warn_of_names
 from nrprob.cli.data import check_groups, has_text_or_missing, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
@@ -130,6 +130,8 @@ def explore(
     check_seed(seed, "--seed")
     number = parse_n_clusters(k)
     cluster_names = [parse_cluster_names([text], number) for text in names or []]
+    for clustering in cluster_names:
+        require_all_names(clustering, number)
     check_choice(("structure", "gap"), criterion, "--criterion")
     level = significance_level(alpha, test or n is None)
     if n is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from nrprob.cli import validation
-from nrprob.cli.cluster_names import parse_cluster_names, warn_of_names
+from nrprob.cli.cluster_names import parse_cluster_names, require_all_names, warn_of_names
 from nrprob.cli.data import check_groups, check_sparse, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
@@ -154,6 +154,8 @@ def fit(
     picture = PICTURE if plot else None
     output = find_output(out, force, [*RESULTS, *[PICTURE] * plot, *[EVIDENCE] * (plot and test)])
     # From here on, classes of estimators are imported.
+    if chosen is None or "max_clusters" not in chosen.parameters:  # else --k is the largest number
+        require_all_names(cluster_names, number)
     if chosen and number == "auto":
         _check_finds_number(chosen, method)
     if known and chosen and not chosen.capabilities.known:
