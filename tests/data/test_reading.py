@@ -198,6 +198,8 @@ def test_a_european_table_of_a_spreadsheet(tmp_path, encoding):
          ["of 3 values, line 3 has 2"]),
         ("a;b\n1.234;2,5\n5.678;1\n", {"a": [1234, 5678], "b": [2.5, 1]},
          ["1.234 in 'a' is read as 1234, since 'b' has decimal commas; pass --decimal ."]),
+        ("a;b;c\n1.234;2,5;0,5\n5.678;1;1\n", {"a": [1234, 5678], "b": [2.5, 1], "c": [0.5, 1]},
+         ["1.234 in 'a' is read as 1234, since 'c', 'b' have decimal commas"]),
         ("a;b\n1.234;2\n5.678;1\n", {"a": [1.234, 5.678], "b": [2, 1]},
          ["points in 'a' are read as decimal points, but could separate thousands"]),
         ("a;b\n547;1\n2.593;2\n-3.049;x\n", {"a": [547, 2593, -3049], "b": ["1", "2", "x"]},

@@ -303,7 +303,8 @@ class _Conversion:
         separator = self._source.separator
         if bool(points) != bool(commas):
             decimal = "." if points else ","
-            reason = f"{quote_names(points or commas, 3)} has decimal {_NAMES[decimal]}s"
+            have = "has" if len(points or commas) == 1 else "have"
+            reason = f"{quote_names(points or commas, 3)} {have} decimal {_NAMES[decimal]}s"
         elif not points and separator in (",", ";"):
             decimal = "." if separator == "," else ","
             what = "commas" if separator == "," else "semicolons"
