@@ -149,7 +149,10 @@ def convert_texts(
         column = None if name in exclude else analyse_texts(counts)
         if column is not None and not column.is_whole:
             columns[name] = column
-        elif words := [word for word in counts if word.strip() in MISSING_WORDS]:
+            continue
+        if column is None:
+            conversion.kept[name] = {w.strip() for w in counts if w.strip().lower() in MISSING_TEXT}
+        if words := [word for word in counts if word.strip() in MISSING_WORDS]:
             conversion.frame[name] = values.mask(values.isin(words))
             conversion.count_missing(name, {word: counts[word] for word in words})
     certain = conversion.certain
@@ -216,6 +219,7 @@ class _Conversion:
     frame : table, whose columns are replaced
     problems : problems of all columns
     certain : for each decimal separator, the columns that certainly use this separator
+    kept : for each text column, the texts that stand for missing values in columns of numbers
     """
 
     def __init__(
@@ -224,6 +228,7 @@ class _Conversion:
         self.frame, self._record, self._source, self._decimal = frame, record, source, decimal
         self.problems: list[Problem] = []
         self.certain: dict[str, list[str]] = {}
+        self.kept: dict[str, set[str]] = {}
         # Beginning of a note -> columns with an example. Text of missing values -> numbers of
         # rows by column.
         self._changes: dict[str, dict[str, str]] = {}
@@ -367,6 +372,14 @@ class _Conversion:
                 for text, counts in self._missing.items()
             ]
             self._record.notes.append(f"read as missing values: {'; '.join(parts)}")
+        for text in self._missing:
+            names = [n for n, texts in self.kept.items() if text in texts - MISSING_WORDS]
+            if names:
+                advice = f"; pass --na-values={shlex.quote(text)} if it means missing"
+                self._record.notes.append(
+                    f"{short_repr(text)} in {quote_names(names)} is kept as a category"
+                    + advice * self._record.has_options
+                )
 
 
 def _changes_of(text: str, reading: Reading, decimal: str) -> list[str]:
