@@ -27,6 +27,7 @@ _HOUR = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d*)?)?"  # two digits, since 1:10 
 _DATE = re.compile(rf"\s*(({'|'.join(_DAYS)})([t ]{_TIME})?|{_HOUR})\s*", re.IGNORECASE)
 _IDENTIFIER = re.compile(
     r"(.*[\s_.:-])?(id|ids|idx|uuid|guid|rowid|rownum|identifier)([\s_.:-].*)?|unnamed: \d+"
+    r"|(.*[\s_.:-])?(zip|zipcode|postcode|post[\s_]code|postal[\s_]code|plz)([\s_.:-].*)?"
 )
 # Columns with these names may also be features, such as the counts of these words in documents.
 _PERHAPS = re.compile(
