@@ -337,9 +337,8 @@ class Chapter:
     def examples(self, i: int) -> tuple[list[str], list[tuple[str, list[Any]]]]:
         """Typical rows of cluster ``i``.
 
-        Returns the names of the known labelings, and of the columns in which the cluster differs
-        most. Returns also, for every row near the centre of the cluster, the name of the row, its
-        known groups and the values of these columns.
+        Returns the names of the columns in which the cluster differs most. Returns also, for every
+        row near the centre of the cluster, the name of the row and the values of these columns.
         """
         features, table, described = self.features, self.run.table, self.described
         assert features is not None
@@ -348,9 +347,8 @@ class Chapter:
         rows = nearest if table.row_names is None else table.row_names[nearest]
         sources = [self._source(j) for j in order.tolist()]
         columns = [*dict.fromkeys(sources)][:_MAX_VALUES]
-        names = [*self.run.known, *(name for name, _ in columns)]
-        values = [np.asarray(table.labelings[z])[nearest].astype(str) for z in self.run.known]
-        values += [self._values(name, j, nearest) for name, j in columns]
+        names = [name for name, _ in columns]
+        values = [self._values(name, j, nearest) for name, j in columns]
         cells = [list(row) for row in zip(*values, strict=True)] or [[] for _ in rows]
         return names, [*zip(map(str, rows), cells, strict=True)]
 
