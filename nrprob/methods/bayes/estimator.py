@@ -249,10 +249,10 @@ class MDLMixture(SampledChains):
         (see `nrprob.posterior.chain_distances`).
     converged_ : bool
         Whether the chains agree; otherwise `fit` warns. With ``num_samples="auto"``, whether the
-        stopping rule holds (see Notes); otherwise, whether all R-hat are below 1.05. With a
-        fixed number of draws, `fit` also warns if a bulk effective sample size is below 100, which
-        leaves ``converged_`` unchanged. Agreement is
-        necessary only: all chains may have missed the same mode.
+        stopping rule holds (see Notes); otherwise, whether all R-hat are below 1.05. With a fixed
+        number of draws, `fit` also warns if a bulk effective sample size is below 100; this does
+        not change ``converged_``. Agreement is necessary only: all chains may have missed the same
+        mode.
     stopped_ : str
         Reason why sampling ended: "converged", "max_samples", "max_seconds"; "max_memory" if the
         limit of 1 GB ended the run before ``max_samples`` draws; "num_samples" after a fixed number

@@ -584,8 +584,7 @@ def fit_table(
     part, chosen = data, np.arange(data.n_samples)
     if successive_halving and data.cost_of_step(n_clusters) > _LARGE:
         chosen = stratified_sample(data.groups, max(_SAMPLE, _SAMPLE_EACH * n_clusters), rng)[0]
-        # Missing numbers are imputed for the first steps: the pattern of missing values then no
-        # longer matters to the cost of a step, and few restarts have to be continued.
+        # The first steps only select restarts. They are fast on a table without missing numbers.
         part = data.take(chosen).impute()
     # 1. Initial labels.
     labels, warm = initial_labels(part, n_clusters, n_init, choices.exponents, rng)

@@ -244,7 +244,7 @@ class Problem(NamedTuple):
         )
 
     def leave_out_hopeless(self, r: np.ndarray, form: Form) -> np.ndarray:
-        """Leave out initial memberships that hardly lead to the largest objective.
+        """Leave out initial memberships that are unlikely to lead to the largest objective.
 
         On a large table, all restarts take a few EM steps. A restart is hopeless if its objective
         would stay below the largest one even if it grew by several times its last increase. On a
