@@ -41,6 +41,7 @@ _SMALL_GROUP, _SMALLEST_GROUP = 10, 5
 _N_SAMPLES, _LARGE = (200, 1000), 480
 _MOST_NUMERIC, _MOST_DISCRETE, _MOST_CLUSTERS = 8, 8, 3
 _MOST_MISSING, _MOST_SKEWED = 0.2, 2.5
+_SKEWED = 0.5  # tables count as skewed above this skewness
 
 
 def covering_designs(traits: TableTraits) -> list[str]:
@@ -48,7 +49,8 @@ def covering_designs(traits: TableTraits) -> list[str]:
 
     The test has a p-value for the table only if all these designs are calibrated. The list is empty
     if no design covers the table. This is so if a trait is outside the limits of the designs, or if
-    two of three traits hold: missing values, small known groups, and discrete columns only.
+    two of four traits hold: missing values, small known groups, skewed numeric columns, and
+    discrete columns only.
     """
     low, high = _N_SAMPLES
     small = traits.median_group < _SMALL_GROUP
@@ -62,8 +64,8 @@ def covering_designs(traits: TableTraits) -> list[str]:
         or traits.skewness > _MOST_SKEWED
     )
     incomplete, discrete_alone = traits.missing_share > 0, not traits.n_numeric
-    if out_of_range or incomplete + small + discrete_alone > 1:
-        return []  # no design has two of these three traits
+    if out_of_range or incomplete + small + discrete_alone + (traits.skewness > _SKEWED) > 1:
+        return []  # no design has two of these four traits
     if not traits.n_discrete:
         designs = ["small-numeric" if small else "numeric", "skewed"]
     elif discrete_alone:
@@ -112,5 +114,6 @@ def _describe(traits: TableTraits) -> str:
         f"{traits.n_discrete} discrete columns", f"{traits.n_clusters} clusters",
         f"{100 * traits.missing_share:.0f} % missing",
         f"a median group of {traits.median_group:g} samples",
+        f"a skewness of {traits.skewness:.1f}",
     ]  # fmt: skip
     return ", ".join(parts)

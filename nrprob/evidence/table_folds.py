@@ -3,7 +3,8 @@
 Clusters of a table have to predict held-out samples better than four types of null models:
 
 - one component with the same form of group effects;
-- elliptical distributions of the numeric columns, times the discrete columns of one component;
+- elliptical and skewed distributions of the numeric columns, times the discrete columns of one
+  component;
 - one component with a regression of every discrete column on other columns;
 - for every discrete column, the mixture whose components are the values of this column.
 
@@ -19,13 +20,16 @@ import numpy as np
 from nrprob.estimator.density import TableRefit, TableRefitter
 from nrprob.evidence.calibration import reason_without_p_value
 from nrprob.evidence.held_out import NULL_MODELS, FoldFit
-from nrprob.evidence.null_model import NullModel, observed_t_log_density
+from nrprob.evidence.null_model import NullModel, skewed_log_density, observed_t_log_density
 
 # Smallest median size of the known groups, in training samples, for separate covariances.
 _LARGE_GROUP = 8
+# Smallest number of training samples per numeric column for the null model of skewed columns.
+_SAMPLES_PER_COLUMN = 4
 DEPENDENT = "one cluster with columns that depend on each other"
 NORMAL = "one Gaussian, common covariance"
 NULL_T = next(name for name, settings in NULL_MODELS.items() if settings == (False, True))
+SKEWED = "one skewed distribution of independent components"
 POWER = ", after a power transformation"
 
 
@@ -93,14 +97,14 @@ class TableFolds:
         return [value[held_out] for value in values]
 
 
-def _elliptical_log_densities(
+def _numeric_log_densities(
     white: np.ndarray, groups: np.ndarray, training: np.ndarray, transformed: bool
 ) -> dict[str, np.ndarray]:
-    """Log densities (n,) of d numeric columns under elliptical null models, by name.
+    """Log densities (n,) of d numeric columns under elliptical and skewed null models, by name.
 
     If known groups are large, no value is missing and columns are not transformed, every group has
     a separate location and, in some null models, a separate scale matrix. Otherwise all groups
-    share one distribution.
+    share one distribution. The skewed distribution needs complete columns.
 
     Parameters
     ----------
@@ -116,6 +120,8 @@ def _elliptical_log_densities(
         log_p[NORMAL] = -0.5 * (square + n_observed * np.log(2 * np.pi))
     if np.isnan(white).any() or transformed:
         return log_p | {NULL_T: observed_t_log_density(square, n_observed, training)}
+    if len(training) > _SAMPLES_PER_COLUMN * white.shape[1]:
+        log_p[SKEWED] = skewed_log_density(white, training)
     sizes = np.bincount(groups[training])
     # Small groups share one covariance, and their means are the fitted group effects.
     large = np.median(sizes) >= _LARGE_GROUP and sizes.min() > 1
@@ -139,14 +145,14 @@ def table_null_densities(
     basic, pooled, *_ = NULL_MODELS
     # One component, with the form of group effects of the clusters.
     null = {basic: single.log_density}
-    # Elliptical distributions of the numeric columns, times the discrete columns of one component.
+    # Distributions of the numeric columns, times the discrete columns of one component.
     if clusters.residuals is not None:
         discrete = single.discrete_log_density
         null[pooled] = clusters.pooled_log_density + discrete
         for transform, (white, log_det) in {
             "": single.standard_residuals(), POWER: single.power_residuals()
         }.items():  # fmt: skip
-            log_p = _elliptical_log_densities(white, refits.groups, training, bool(transform))
+            log_p = _numeric_log_densities(white, refits.groups, training, bool(transform))
             null |= {name + transform: value + log_det + discrete for name, value in log_p.items()}
     # Dependence between columns: regressions, and mixtures over the values of a discrete column.
     if len(refits.names) > 1 or (refits.names and clusters.residuals is not None):
