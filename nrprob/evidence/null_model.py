@@ -141,7 +141,8 @@ def skewed_log_density(white: np.ndarray, training: np.ndarray) -> np.ndarray:
     training : (n_training,) indices of the samples of the fit
     """
     centred = white - white[training].mean(0)
-    root = inverse_root(np.cov(centred[training], rowvar=False, bias=True), _MIN_VARIANCE)
+    moments = centred[training].T @ centred[training] / len(training)
+    root = inverse_root(moments, _MIN_VARIANCE)
     analysis = FastICA(whiten=False, random_state=0, tol=_ICA_TOL)
     power = PowerTransformer(standardize=False)
     with warnings.catch_warnings():

@@ -148,6 +148,9 @@ def test(
     - Gaussian and t distributions of the numeric columns, times the probability of the discrete
       columns in one cluster. The distributions are fitted as above, and again after a power
       transformation of every numeric column;
+    - without missing values, one skewed distribution of the numeric columns instead. It is a linear
+      map of independent components (Hyvarinen, 1999), and a power transformation of every component
+      (Yeo and Johnson, 2000) gives a Gaussian;
     - one cluster with a regression for every discrete column. The regression predicts this column
       from the numeric columns and the preceding discrete columns;
     - for every discrete column, a mixture whose components are the values of this column. The
@@ -200,8 +203,14 @@ def test(
     Berger, R. L. (1982). Multiparameter hypothesis testing and acceptance sampling. Technometrics
     24, 295-300.
 
+    Hyvarinen, A. (1999). Fast and robust fixed-point algorithms for independent component analysis.
+    IEEE Transactions on Neural Networks 10, 626-634.
+
     Ledoit, O. and Wolf, M. (2004). A well-conditioned estimator for large-dimensional covariance
     matrices. Journal of Multivariate Analysis 88, 365-411. doi:10.1016/S0047-259X(03)00096-4
+
+    Yeo, I.-K. and Johnson, R. A. (2000). A new family of power transformations to improve normality
+    or symmetry. Biometrika 87, 954-959.
 
     Examples
     --------
