@@ -20,7 +20,7 @@ import numpy as np
 from nrprob.estimator.density import TableRefit, TableRefitter
 from nrprob.evidence.calibration import reason_without_p_value
 from nrprob.evidence.held_out import NULL_MODELS, FoldFit
-from nrprob.evidence.null_model import NullModel, skewed_log_density, observed_t_log_density
+from nrprob.evidence.null_model import NullModel, observed_t_log_density, skewed_log_density
 
 # Smallest median size of the known groups, in training samples, for separate covariances.
 _LARGE_GROUP = 8

@@ -28,6 +28,7 @@ from nrprob.methods.conditional.outliers import check_noise
 from nrprob.methods.conditional.prediction import PredictionMixin
 from nrprob.methods.conditional.regression import fit_removal
 from nrprob.methods.conditional.rounding import is_coarse, rounding_variances
+from nrprob.methods.conditional.separate_covariances import warn_of_separate_covariances
 from nrprob.methods.conditional.solver import Fit
 from nrprob.methods.conditional.subtraction import ResidualSearch
 from nrprob.methods.conditional.table_fit import TableInput, TableTask
@@ -347,11 +348,13 @@ class ConditionalMixture(
     UserWarning
         If measurements are skewed, so that their logarithms form Gaussian clusters better (see
         ``log`` of `nrprob.prepare`); if the objectives of two solutions with different clusters
-        differ by less than 1 nat; if clusters depend strongly on a known covariate, whose effect
-        may not be linear; if there are outliers, and ``noise=0``; if cluster shares differ between
-        known groups; if means of small groups are subtracted, or if subtracted means contain a part
-        of the differences between clusters; if the proportion of missing values differs
-        significantly between clusters; or if a new sample has a value that did not occur in `fit`.
+        differ by less than 1 nat; if a covariance matrix per cluster fits a complete numeric table
+        much better and changes the clusters; if clusters depend strongly on a known covariate,
+        whose effect may not be linear; if there are outliers, and ``noise=0``; if cluster shares
+        differ between known groups; if means of small groups are subtracted, or if subtracted means
+        contain a part of the differences between clusters; if the proportion of missing values
+        differs significantly between clusters; or if a new sample has a value that did not occur in
+        `fit`.
 
     See Also
     --------
@@ -693,6 +696,10 @@ class ConditionalMixture(
                 decision = result[0]
                 form = decision.form._replace(held=False)
                 self._warn_gain(task.data, decision.problem, decision.end, form)
+        numeric = not isinstance(task, TableTask) and weights is None
+        if numeric and self.errors_ == "gaussian" and not warnings_are_ignored():
+            residuals = task.source[0].cells - self.effects_[task.design.codes]
+            warn_of_separate_covariances(residuals, self.labels_, self.n_clusters)
 
     def _finish_numbers(self, task, result) -> None:
         """Set the fitted attributes of a complete numeric table."""

@@ -109,7 +109,8 @@ class OutlierMixin(Clusterer):
         """Fit a noise component, set the attributes of noise, and find the outliers to set aside.
 
         The method warns of skewed features, whose largest values resemble outliers. With
-        ``noise=0``, it sets no sample aside, and warns of outliers unless a feature is skewed.
+        ``noise=0``, it sets no sample aside, and warns of outliers unless logarithms of skewed
+        features gain more than a noise component.
 
         Parameters
         ----------
@@ -123,7 +124,9 @@ class OutlierMixin(Clusterer):
         """
         n, has_noise = task.source[0].n_samples, self.noise != 0
         table, design = task.source[:2]
-        is_skewed = not warnings_are_ignored() and warn_of_skewed(table, design, self.n_clusters)
+        skewed_gain = 0.0
+        if not warnings_are_ignored():
+            skewed_gain = n * warn_of_skewed(table, design, self.n_clusters)
         self.noise_ = self.noise_gain_ = 0.0
         self.noise_probability_, self.outliers_ = np.zeros(n), np.zeros(n, bool)
         if isinstance(task, TableTask):
@@ -141,7 +144,7 @@ class OutlierMixin(Clusterer):
             return None
         outlier = find_outliers(fit.probability, task.source[1].codes)
         if not has_noise:
-            if self._is_present(fit, task) and outlier.any() and not is_skewed:
+            if self._is_present(fit, task) and outlier.any() and fit.gain > skewed_gain:
                 share = row_mean(outlier, task.source[0].mass)
                 warn(
                     f"{share:.1%} of the samples are far from all clusters (outliers; a noise "

@@ -19,15 +19,15 @@ _MAX_ROWS, _MAX_FEATURES = 10_000, 50
 _LEAST_COMPONENTS, _MOST_COMPONENTS = 3, 10  # bounds of the number of components per feature
 
 
-def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> bool:
+def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> float:
     """Warn of numeric columns whose logarithms form Gaussian clusters better than their values.
 
-    Returns whether there are such columns. ``n_clusters``, bounded by 3 and 10, is the
-    maximum number of Gaussian components per feature.
+    Returns the sum of the gains of such columns, in nats per sample; 0 without such columns.
+    ``n_clusters``, bounded by 3 and 10, is the maximum number of Gaussian components per feature.
     """
     positions = table.columns.numeric_positions
     if not positions:
-        return False
+        return 0.0
     n_components = min(max(n_clusters, _LEAST_COMPONENTS), _MOST_COMPONENTS)
     rows = np.linspace(0, table.n_samples - 1, min(table.n_samples, _MAX_ROWS)).astype(int)
     values = table.cells[rows][:, positions]
@@ -38,7 +38,7 @@ def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> bool:
         gain = compare_logarithms(values[:, skewed], design.codes[rows], n_components).gain
         skewed = skewed[gain > _LEAST_GAIN]
     if not skewed.size:
-        return False
+        return 0.0
     names = [table.columns.columns[positions[j]].name for j in skewed]
     shown = quote_names(names) if isinstance(names[0], str) else ", ".join(map(str, names))
     warn(
@@ -46,4 +46,4 @@ def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> bool:
         f"better (up to {gain.max():.2f} nats per sample); compare with the clusters of the "
         "logarithms, by log='auto' of nrprob.prepare"
     )
-    return True
+    return float(gain[gain > _LEAST_GAIN].sum())
