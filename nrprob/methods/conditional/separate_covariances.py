@@ -87,7 +87,7 @@ def _continue_fit(
     means = member.T @ y / sizes[:, None]
     within = y - means[labels]
     pooled = within.T @ within / n
-    scatter = np.stack([(within * one[:, None]).T @ within for one in member.T])
+    scatter = np.stack([(within * column[:, None]).T @ within for column in member.T])
     # The initial matrix of a cluster is shrunk towards the pooled one, with the weight of q + 2
     # samples.
     separate = (scatter + (q + 2) * pooled) / (sizes + q + 2)[:, None, None]
