@@ -191,6 +191,12 @@ def planted_turned(draw: Draw) -> pd.DataFrame:
     return planted_mixed(draw, 3.5)
 
 
+def planted_uneven(draw: Draw) -> pd.DataFrame:
+    """A cluster with a tenth of the samples, 5 standard deviations apart in the numbers."""
+    draw.sought = (draw.rng.random(draw.n) < 0.1).astype(int)
+    return draw.frame(draw.numbers(apart=5.0), **draw.irrelevant())
+
+
 def planted_missing(draw: Draw) -> pd.DataFrame:
     return remove_cells(planted_mixed(draw), draw.rng, 0.2)
 
@@ -221,6 +227,7 @@ DESIGNS: dict[str, tuple[Callable[[Draw], pd.DataFrame], tuple[int, ...], dict, 
     "planted-numbers": (planted_numbers, (80, 80, 80), {}, 2),
     "planted-small": (planted_small, SMALL, {}, 2),
     "planted-turned": (planted_turned, (80, 80, 80), {}, 2),
+    "planted-uneven": (planted_uneven, (80, 80, 80), {}, 2),
     "planted-missing": (planted_missing, (80, 80, 80), {}, 2),
     "planted-categories": (planted_categories, (80, 80, 80), {}, 2),
 }
