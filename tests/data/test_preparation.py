@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import nrprob
-from nrprob import CCIB, ConditionalMixture, explore, known, recommend
+from nrprob import CCIB, ConditionalMixture, DegenerateClusterWarning, explore, known, recommend
 from nrprob.advice import choose_estimator
 from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import quote_names
@@ -197,12 +197,19 @@ def test_columns_that_are_kept_as_they_are_are_told(frame):
     assert not any("constant" in note for note in prepare(ready.X).notes)
 
 
-def test_known_columns_of_one_group_are_told_by_name(frame):
-    gone = frame.assign(site="north", batch=["a", None] * (ROWS // 2))
-    with pytest.warns(UserWarning, match="'batch', 'site' are the same in all rows, so"):
-        prepare(gone, known=["batch", "site"], missing="drop")
+def test_constant_known_columns_are_named_in_one_warning(frame):
+    """`prepare` names a constant column if the other known columns vary; else `fit` warns."""
+    constant = frame.assign(site="north", dose=2.5)
+    with pytest.warns(UserWarning, match="'site', 'dose' are the same in all rows, so"):
+        prepare(constant, known=["batch", "site", "dose"])
     with pytest.warns(UserWarning, match="'site' is the same in all rows, so that there"):
-        prepare(frame.assign(site="north"), known="site")
+        prepare(constant, known=["batch", "site"])
+    with pytest.warns(UserWarning, match="'dose' is the same in all rows, so that there"):
+        prepare(constant, known="dose")
+    with pytest.warns(DegenerateClusterWarning, match="known has one group only") as caught:
+        ready = prepare(constant[["size", "site"]], known="site")
+        ConditionalMixture(2, n_init=1, random_state=0).fit(ready.X, known=ready.known)
+    assert len([w for w in caught if "known" in str(w.message)]) == 1
 
 
 def test_two_values_are_one_column_and_categories_keep_their_order(frame):

@@ -393,7 +393,9 @@ class _TablePreparation(Record):
         rows = select_complete_rows(columns, frame, missing_rows(known, n), n, missing, self)
         if frame is not None and len(rows) > 1:
             constant = [name for name in frame if frame[name].iloc[rows].nunique() == 1]
-            if constant:
+            # `fit` warns if all columns are constant labels, which are one known group.
+            others = len(constant) < frame.shape[1] or any(is_float(frame[z]) for z in frame)
+            if constant and others:
                 verb = "is" if len(constant) == 1 else "are"
                 self.warnings.append(
                     f"known columns should vary; {quote_names(constant)} {verb} the same in all "
