@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +204,21 @@ def explore(
     >>> explore(X, n_clusters=2, n_clusterings=3, random_state=0).labels_.shape
     (200, 3)
     """
+    return search_clusterings(
+        X, estimator, n_clusters=n_clusters, n_clusterings=n_clusterings, known=known,
+        criterion=criterion, alpha=alpha, random_state=random_state,
+    )  # fmt: skip
+
+
+def search_clusterings(
+    X: Any, estimator: Any = "auto", *, n_clusters: int | str | None, n_clusterings: int | None,
+    known: Any, criterion: str, alpha: float, random_state: Any,
+    report: Callable[[str], None] = lambda line: None,
+) -> Exploration:  # fmt: skip
+    """Find several clusterings; see `explore`.
+
+    The function calls ``report`` with a description of the progress before every fit and test.
+    """
     refuse_stored(X, "explore")
     _check_arguments(estimator, n_clusters, n_clusterings, known, criterion, alpha)
     params = {
@@ -231,6 +247,8 @@ def explore(
     reason = f"{n_clusterings} {plural} requested"
     while n_clusterings is None or len(estimators) < n_clusterings:
         number = len(estimators) + 1
+        total = "" if n_clusterings is None else f" of {n_clusterings}"
+        report(_describe_progress(f"fitting clustering {number}{total}", estimators))
         try:
             # Make the estimator, and check that its clusters can be tested.
             structure = labelings if labelings.shape[1] else None
@@ -254,6 +272,8 @@ def explore(
             # Test. The combinations of the same labels are the known groups.
             evidence, is_last = None, False
             if n_clusterings is None:
+                step = f"testing clustering {number} ({_describe_sizes(model.labels_)})"
+                report(_describe_progress(step, estimators))
                 seed = random.randint(2**31 - 1)
                 groups = labels_as_text if labels_as_text.shape[1] else None
                 evidence = test(model, X, known=groups, alpha=alpha, random_state=seed)
@@ -265,7 +285,6 @@ def explore(
                 reason = f"clustering {number} cannot be tested: {error}"
                 break
             failure = error
-            total = "" if n_clusterings is None else f" of {n_clusterings}"
             reason = f"clustering {number} failed: {type(error).__name__}: {error}"
             warn(
                 f"clustering {number}{total} failed; got {type(error).__name__}: {error}; earlier "
@@ -289,6 +308,20 @@ def explore(
             break
     labels = labelings[:, initial.shape[1] :]
     return Exploration(labels, estimators, initial, tests, rejected, failure, reason, ready, params)
+
+
+def _describe_progress(step: str, estimators: Sequence[Any]) -> str:
+    """Describe the current step of the search, and the sizes of the clusters of earlier fits."""
+    earlier = [
+        f"clustering {number} has {_describe_sizes(model.labels_)}"
+        for number, model in enumerate(estimators, 1)
+    ]
+    return "; ".join([step, *earlier])
+
+
+def _describe_sizes(labels: np.ndarray) -> str:
+    """List the sizes of the clusters of a labeling."""
+    return f"{', '.join(map(str, np.unique(labels, return_counts=True)[1]))} rows"
 
 
 def _prepare_frame(X: Any, known: Any, estimator: Any) -> Prepared:

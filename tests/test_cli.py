@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import io
 import json
 import os
 import re
@@ -513,16 +514,27 @@ def test_long_work_prints_a_line_now_and_then_without_a_terminal(capsys, monkeyp
             self.intervals.append(seconds)
             return len(self.intervals) > 2
 
-    terminal.print_elapsed("fitting [a]", Stopped())
+    terminal.print_elapsed(["reading", "fitting [a]"], Stopped())
     assert capsys.readouterr().err == "fitting [a]: 30 s\nfitting [a]: 60 s\n"
     assert Stopped.intervals == [30] * 3
     started = []
-    monkeypatch.setattr(terminal, "print_elapsed", lambda line, stop: started.append((line, stop)))
-    with pytest.raises(KeyboardInterrupt), terminal.show_spinner("fitting"):
+    monkeypatch.setattr(
+        terminal, "print_elapsed", lambda lines, stop: started.append((lines, stop))
+    )
+    with pytest.raises(KeyboardInterrupt), terminal.show_spinner("reading") as report:
+        report("fitting")
         raise KeyboardInterrupt
-    ((line, stop),) = started
-    assert line == "fitting" and stop.is_set()
+    ((lines, stop),) = started
+    assert lines == ["reading", "fitting"] and stop.is_set()
     assert capsys.readouterr().err == ""
+
+
+def test_a_spinner_shows_the_latest_message(monkeypatch):
+    console = terminal.Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr(terminal, "get_console", lambda stderr=False: console)
+    with terminal.show_spinner("fitting clustering 1") as report:
+        report("fitting clustering 2")
+    assert "fitting clustering 2" in console.file.getvalue()
 
 
 def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_path, monkeypatch):

@@ -17,8 +17,10 @@ from nrprob import (
     explore,
     information,
     metrics,
+    successive,
 )
 from nrprob.datasets import make_binary_partitions
+from nrprob.successive import search_clusterings
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +102,31 @@ def test_goes_on_with_sparse_rows_of_zeros_and_ones():
     X = sparse.csr_array(np.random.default_rng(0).integers(0, 2, (60, 8)))
     result = explore(X, n_clusters=2, n_clusterings=4, random_state=0)
     assert result.labels_.shape == (60, 4) and result.failure_ is None
+
+
+def test_progress_names_the_clustering_and_the_sizes_of_earlier_clusters(monkeypatch):
+    """The command line shows these messages during the search."""
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    X[:20, 0] += 9
+    X[::2, 1] += 9
+    lines = []
+    settings = {"n_clusters": 2, "known": None, "criterion": "structure", "alpha": 0.05}
+    search_clusterings(
+        X, ConditionalMixture(n_init=1), n_clusterings=2, random_state=0, report=lines.append,
+        **settings,
+    )  # fmt: skip
+    assert lines[0] == "fitting clustering 1 of 2" and len(lines) == 2
+    assert lines[1].startswith("fitting clustering 2 of 2; clustering 1 has ")
+    # With tests, there is a message before every test as well. The first test is not significant.
+    monkeypatch.setattr(successive, "test", lambda *_, **__: None)
+    monkeypatch.setattr(successive, "_passes", lambda *_: False)
+    lines.clear()
+    result = search_clusterings(
+        X, ConditionalMixture(n_init=1), n_clusterings=None, random_state=0, report=lines.append,
+        **settings,
+    )  # fmt: skip
+    sizes = ", ".join(map(str, np.bincount(result.labels_[:, 0])))
+    assert lines == ["fitting clustering 1", f"testing clustering 1 ({sizes} rows)"]
 
 
 class FailsWithTwoLabelings(IBSI):

@@ -154,15 +154,15 @@ def explore(
         _check_testable(loaded)
     from nrprob.batch.fit_files import save_exploration
     from nrprob.batch.fit_result import exploration_results
-    from nrprob.successive import explore as search
+    from nrprob.successive import search_clusterings
 
     # Search, test and write while the output folder is locked.
     with output.claim_folder() as folder:
-        with show_spinner("looking for clusterings"), record_warnings() as warned:
+        with show_spinner("fitting clustering 1") as report, record_warnings() as warned:
             warnings.simplefilter("ignore", SingleFeatureWarning)  # `FitResult.alert` says this
-            result = search(
+            result = search_clusterings(
                 loaded.table.X, n_clusters=number, n_clusterings=n, known=loaded.known,
-                criterion=criterion, alpha=level, random_state=seed,
+                criterion=criterion, alpha=level, random_state=seed, report=report,
             )  # fmt: skip
         loaded.origin["warnings"] = list(dict.fromkeys(warned))
         with show_spinner("testing the clusters" if test else "writing the results"):

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import typer
@@ -78,33 +78,36 @@ def print_warning(line: str) -> None:
 
 
 @contextlib.contextmanager
-def show_spinner(line: str) -> Iterator[None]:
-    """Show a message and the elapsed time: a spinner in a terminal, else a line every 30 s."""
+def show_spinner(line: str) -> Iterator[Callable[[str], None]]:
+    """Show a message and the elapsed time: a spinner in a terminal, else a line every 30 s.
+
+    Yields a function that replaces the message.
+    """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     stream = get_console(stderr=True)
     if not stream.is_terminal:
-        stop = threading.Event()
-        thread = threading.Thread(target=print_elapsed, args=(line, stop), daemon=True)
+        stop, lines = threading.Event(), [line]
+        thread = threading.Thread(target=print_elapsed, args=(lines, stop), daemon=True)
         thread.start()
         try:
-            yield
+            yield lines.append
         finally:
             stop.set()
             thread.join()
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=stream, transient=True) as progress:
-        progress.add_task(line, total=None)
-        yield
+        task = progress.add_task(line, total=None)
+        yield lambda text: progress.update(task, description=text)
 
 
-def print_elapsed(line: str, stop: threading.Event) -> None:
-    """Print a message and the elapsed seconds every 30 s, until ``stop`` is set."""
+def print_elapsed(lines: Sequence[str], stop: threading.Event) -> None:
+    """Print the last of the lines and the elapsed seconds every 30 s, until ``stop`` is set."""
     elapsed = 0
     while not stop.wait(_SECONDS_PER_LINE):
         elapsed += _SECONDS_PER_LINE
-        get_console(stderr=True).print(f"{escape(replace_controls(line))}: {elapsed} s")
+        get_console(stderr=True).print(f"{escape(replace_controls(lines[-1]))}: {elapsed} s")
 
 
 @contextlib.contextmanager
