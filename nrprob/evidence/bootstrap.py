@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from nrprob.data.copies import Copies
 from nrprob.data.frames import extract_known
 from nrprob.data.validation import ITERATIONS, check_flag, check_number, check_random_state
 from nrprob.estimator.density import LabelInitialised, TableDensityEstimator
-from nrprob.evidence.copies import Copies
 from nrprob.evidence.held_out import known_argument, refit_subset
 from nrprob.evidence.inputs import labels_of_fit, table_samples, validate_samples
 from nrprob.evidence.progress import progress_bar

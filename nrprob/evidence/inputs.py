@@ -13,12 +13,12 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from nrprob.data.copies import Copies
 from nrprob.data.design import DesignEncoder
 from nrprob.data.feature_types import describe_discrete, guess_features
 from nrprob.data.frames import extract_known
 from nrprob.data.validation import check_rows
 from nrprob.estimator.density import DensityEstimator, TableRefitter
-from nrprob.evidence.copies import Copies
 from nrprob.evidence.shared_density import SharedCovarianceMixture
 
 _MIN_MEDIAN_SIZE = 10  # smallest median number of samples of the known groups
@@ -123,10 +123,7 @@ def table_samples(refits: TableRefitter, known: Any, n_folds: int) -> Samples:
     names = _encode_groups(known, len(groups))[1]
     copies = Copies.no_copies(len(groups))
     if values is not None:
-        incomplete = np.isnan(values).any(1)
-        # An additional column makes all incomplete samples different.
-        number = np.where(incomplete, np.arange(len(values)) + 1, 0)
-        copies = Copies.from_samples(np.column_stack([np.nan_to_num(values), number]), groups)
+        copies = Copies.from_table(values, groups)
     if copies.first.size < 2 * n_folds:
         raise TooFewRows(
             f"too few samples to test; got {copies.first.size} distinct samples for "

@@ -212,6 +212,29 @@ def test_constant_known_columns_are_named_in_one_warning(frame):
     assert len([w for w in caught if "known" in str(w.message)]) == 1
 
 
+def test_exact_copies_of_rows_are_noted(frame):
+    """The note counts copies of complete rows in the same known group."""
+
+    def notes(table, **keywords):
+        ready = nrprob.prepare(table, known="batch", **keywords)
+        return [line for line in ready.notes if "exact copies" in line]
+
+    copied = pd.concat([frame, frame[:6]])
+    note = (
+        "6 of 30 rows are exact copies of earlier rows, and count in the fit like other rows; drop "
+        "them unless the copies should have more weight"
+    )
+    assert notes(copied) == notes(copied, categories="indicators") == [note]
+    assert notes(frame) == notes(pd.concat([frame] + [frame[:1]])) == []
+    other = frame[:6].assign(batch="b")
+    assert notes(pd.concat([frame, other])) == []
+    # Rows of few discrete values agree by chance.
+    ratings = pd.DataFrame(
+        {"batch": "a", "taste": np.arange(90) % 5 + 1, "smell": np.arange(90) % 3}
+    )
+    assert notes(ratings) == notes(ratings, categories="indicators") == []
+
+
 def test_two_values_are_one_column_and_categories_keep_their_order(frame):
     order = pd.Categorical(frame["site"], ["west", "south", "north", "nowhere"])
     ready = prepare(frame.assign(site=order, batch=frame["batch"].map({"a": "x", "b": "y"})))

@@ -6,8 +6,8 @@ from remembering import Remembering
 from sklearn.datasets import load_iris
 
 from nrprob import ConditionalMixture, evidence
+from nrprob.data.copies import Copies
 from nrprob.evidence import bootstrap, held_out
-from nrprob.evidence.copies import Copies
 from nrprob.evidence.inputs import TooFewRows
 
 N = 61

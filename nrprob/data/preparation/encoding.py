@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from nrprob.data.column_kinds import NUMBER, infer_kinds
+from nrprob.data.copies import Copies
 from nrprob.data.frames import is_table, quote_names
 from nrprob.data.labels import as_plain_array
 from nrprob.data.preparation.columns import (
@@ -187,6 +188,30 @@ def warn_of_determined(columns: dict[str, pd.Series], known: Any, record: Record
             f"features should vary within known groups; {quote_names(names)} "
             f"{'has' if len(names) == 1 else 'have'} only one value in each group; leave the "
             f"column{'s' * (len(names) > 1)} out with {record.say('drop', names)}"
+        )
+
+
+def note_copies(
+    features: Features, texts: dict[str, pd.Series], known: Any, record: Record
+) -> None:
+    """Note how many rows are exact copies of earlier rows, if 5 % of the rows or more are copies.
+
+    ``texts`` are the columns that became categories. Tables without a column of measurements get no
+    note, since rows of discrete values can agree by chance.
+    """
+    if not features.names or NUMBER not in infer_kinds(features.values):
+        return
+    codes = [column.cat.codes.to_numpy(float) for column in texts.values()]
+    codes = [np.where(column < 0, np.nan, column) for column in codes]
+    groups = known_groups(known)
+    n = len(features.values)
+    copies = Copies.from_table(
+        np.column_stack([features.values, *codes]), np.zeros(n, int) if groups is None else groups
+    )
+    if copies.are_many:
+        record.notes.append(
+            f"{copies.n_copies} of {n} rows are exact copies of earlier rows, and count in the fit "
+            "like other rows; drop them unless the copies should have more weight"
         )
 
 

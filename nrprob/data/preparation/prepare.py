@@ -26,6 +26,7 @@ from nrprob.data.preparation.encoding import (
     as_categories,
     encode_features,
     known_groups,
+    note_copies,
     take_known_rows,
     warn_of_determined,
     warn_of_suspicious,
@@ -357,6 +358,7 @@ class _TablePreparation(Record):
         if of_frame:
             warn_of_suspicious(features, self)
             warn_of_determined(selected, known, self)
+            note_copies(features, texts, known, self)
         renamed: dict[str, str] = {}
         if log:
             columns_of = log if isinstance(log, str) else list(log)

@@ -11,7 +11,7 @@ import numpy as np
 
 from nrprob.exceptions import warn
 
-_WARN_SHARE = 0.05  # share of copies among the samples from which on a warning is given
+_MANY = 0.05  # share of copies among the samples from which on users are told of them
 # Values of a feature lie on a grid (rounded values) if their smallest spacing exceeds the smallest
 # spacing that is typical of continuous values by this factor.
 _GRID_RATIO = 10.0
@@ -53,15 +53,39 @@ class Copies:
             return cls.no_copies(len(rows))
         return cls(first, set_index)
 
+    @classmethod
+    def from_table(cls, values: np.ndarray, groups: np.ndarray) -> Copies:
+        """Find samples that agree in every column and in the known group.
+
+        Samples with missing values do not count as copies.
+
+        Parameters
+        ----------
+        values : (n, m) numbers and codes of discrete values, NaN where missing
+        groups : (n,) known groups as integers
+        """
+        incomplete = np.isnan(values).any(1)
+        # An additional column makes all incomplete samples different.
+        number = np.where(incomplete, np.arange(len(values)) + 1, 0)
+        return cls.from_samples(np.column_stack([np.nan_to_num(values), number]), groups)
+
+    @property
+    def n_copies(self) -> int:
+        """Number of samples that are copies of an earlier sample."""
+        return self.set_index.size - self.first.size
+
+    @property
+    def are_many(self) -> bool:
+        """Whether 5 % of the samples or more are copies of an earlier sample."""
+        return self.n_copies >= _MANY * self.set_index.size
+
     def warn_if_many(self) -> None:
         """Warn if 5 % of the samples or more are copies of an earlier sample."""
-        n = self.set_index.size
-        n_copies = n - self.first.size
-        if n_copies >= _WARN_SHARE * n:
+        if self.are_many:
             warn(
                 "samples are exact copies of other samples, and each set of copies is tested "
-                f"as one sample; got {n_copies} copies among {n} samples; drop the copies before "
-                "the fit, unless the fit should give them more weight"
+                f"as one sample; got {self.n_copies} copies among {self.set_index.size} samples; "
+                "drop the copies before the fit, unless the fit should give them more weight"
             )
 
 
