@@ -18,6 +18,7 @@ from nrprob.evidence.inputs import TooFewRows
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.table_folds import DEPENDENT, table_null_densities
 from nrprob.methods.conditional.dependence import conditional_log_probability
+from nrprob.methods.conditional.joint_search import run_restarts
 from nrprob.methods.conditional.refits import TableRefits, merge_values
 from nrprob.methods.conditional.shares import BY_GROUP, FREE, UNIFORM
 from nrprob.methods.conditional.table import DiscreteColumn
@@ -299,3 +300,18 @@ def test_tables_are_checked_before_anything_is_fitted():
         check_samples(ConditionalMixture(2, effects="subtract"), frame[["a"]], np.arange(60) // 5)
     with pytest.raises(ValueError, match="NaN"):
         check_samples(MixtureEM(2), frame[["a"]].mask(frame[["a"]] > 3), None)
+
+
+def test_refits_share_the_program_of_the_fit():
+    """Refits without location effects or labels need no program with other arrays.
+
+    The two new programs are the fits of one cluster, and of a column that replaces the clusters.
+    """
+    rng = np.random.default_rng(0)
+    sought = np.arange(66) % 2
+    X = pd.DataFrame(rng.normal(size=(66, 2)) + 5 * sought[:, None], columns=["a", "b"])
+    X["c"] = np.where(rng.random(66) < 0.2 + 0.6 * sought, "x", "y")
+    model = ConditionalMixture(2, n_init=2, random_state=0).fit(X)
+    before = run_restarts._cache_size()
+    evidence.test(model, X, n_folds=2, n_splits=1, random_state=0)
+    assert run_restarts._cache_size() <= before + 2

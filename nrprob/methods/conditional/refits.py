@@ -282,11 +282,10 @@ class TableRefits:
         initial : (n,) labels that replace the first initial labels
         """
         part = self.data.take(training)
-        no_labels = np.full(self.data.n_samples, -1)
-        problem = self._problem(part, training, n_clusters, no_labels, None)
+        problem = self._problem(part, training, n_clusters, None, None)
         with standard():
             if n_clusters == 1:
-                r = problem.from_labels(no_labels[None] + 1)
+                r = problem.from_labels(np.zeros((1, self.data.n_samples), int))
                 end = problem.run(r, [self._form], max_iter=self._steps, batch=1).pick(0)
             else:
                 end = self._search(part, training, problem, n_init, seed, initial)
@@ -353,7 +352,7 @@ class TableRefits:
         return lay_out_table(data.x, data.columns, data.groups, data.n_groups)
 
     def _problem(
-        self, part: TableData, training: np.ndarray, n_clusters: int, labels: np.ndarray,
+        self, part: TableData, training: np.ndarray, n_clusters: int, labels: np.ndarray | None,
         without: int | None,
     ) -> Problem:  # fmt: skip
         """Set up a fit to the training samples, with arrays of the size of the whole table.
@@ -363,18 +362,20 @@ class TableRefits:
         part : table of the training samples
         training : indices of the training samples
         n_clusters : number of clusters
-        labels : (n,) cluster of labelled samples, else -1
+        labels : (n,) cluster of labelled samples, else -1; None without labels
         without : discrete column that the likelihood leaves out; None to use all columns
         """
         data = self.data
         problem = make_problem(
             part, n_clusters, covariance=self.covariance, ridge=self.ridge,
-            location=self.location, tol=self.tol, max_iter=self.max_iter,
+            location=False, tol=self.tol, max_iter=self.max_iter,
         )  # fmt: skip
         table, layout = self._layout
         mass = np.bincount(training, minlength=data.n_samples).astype(table.mass.dtype)
         numeric, values = table.numeric, table.values
-        if numeric is not None and self.location and part.location is not None:
+        if numeric is not None and part.location is not None:
+            # Fits without location effects have the design matrix too, since `Form.location` leaves
+            # it out. All fits then share compiled programs with the fit to all samples.
             q = part.location(data.columns, data.groups)
             spare = len(data.location.varies) - q.shape[1] if data.location else 0
             q = np.pad(q, ((0, 0), (0, spare))).astype(table.mass.dtype)
@@ -392,7 +393,8 @@ class TableRefits:
         sizes = np.bincount(data.groups, mass, minlength=len(table.sizes))
         table = table._replace(
             numeric=numeric, values=values, mass=layout.to_blocks(mass),
-            sizes=sizes.astype(mass.dtype), label=layout.to_blocks(labels, -1),
+            sizes=sizes.astype(mass.dtype),
+            label=None if labels is None else layout.to_blocks(labels, -1),
         )  # fmt: skip
         return problem._replace(table=table, layout=layout)
 
