@@ -30,7 +30,7 @@ REJECTIONS: dict[str, tuple[int, int]] = {  # null design: rejected tables, test
     "three-clusters": (2, 400),
     "no-groups": (7, 400),
     "mixed-1000": (0, 62),
-    "skewed-1000": (0, 76),
+    "skewed-1000": (0, 120),
 }
 _LEAST_TABLES, _LARGEST_RATE = 400, 0.07
 # Limits of the traits of tables that the null designs cover. Known groups are small if their median
