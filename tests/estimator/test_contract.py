@@ -1,6 +1,7 @@
 """The contract of all estimators, and its waivers."""
 
 import copy
+import functools
 import inspect
 import pickle
 import re
@@ -50,9 +51,15 @@ def quiet():
         yield
 
 
-def fitted(name):
+@functools.cache
+def _pickled_fit(name):
     X, known = few_rows(name)
-    return clone(ENTRIES[name].ours).fit(X, **known), X, known
+    return pickle.dumps(clone(ENTRIES[name].ours).fit(X, **known))
+
+
+def fitted(name):
+    """A new copy of the fitted estimator, its rows and their known structure."""
+    return pickle.loads(_pickled_fit(name)), *few_rows(name)
 
 
 def test_every_estimator_is_registered_and_tried():
@@ -70,7 +77,8 @@ def test_every_estimator_is_registered_and_tried():
 
 
 def test_what_a_fit_sets(name, quiet):
-    model, X, known = fitted(name)
+    X, known = few_rows(name)
+    model = clone(ENTRIES[name].ours).fit(X, **known)
     k = model.membership_.shape[1]
     assert model.labels_.shape == (60,) and model.labels_.dtype == np.int64
     assert model.membership_.shape == (60, k) and np.isfinite(model.objective_)
@@ -325,9 +333,7 @@ def test_whitening_exponents_are_few():
 
 def test_units_of_float32_do_not_matter(name, quiet):
     model = ENTRIES[name].ours
-    plain = clone(model)
-    X, known = few_rows(name)
-    plain.fit(X, **known)
+    plain, X, known = fitted(name)
     far = np.where(np.arange(60)[:, None] == 7, 1e30, X)
     with pytest.raises(ValueError, match="pass new rows in the units of the fit"):
         plain.predict(far, **known)
