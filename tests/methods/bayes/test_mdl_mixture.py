@@ -126,21 +126,21 @@ def test_extending_is_the_same_as_one_run(three):
     assert parts.n_iter_ == 50 + 160
 
 
-def test_chains_that_have_warmed_up_know_what_is_usual():
-    X = np.random.default_rng(2).normal(size=(140, 2)) + 8 * (np.arange(140) % 3)[:, None]
+def test_chains_that_have_warmed_up_know_what_is_usual(three):
+    X, y, _ = three  # and the settings of other tests, whose programs are compiled
     model = MDLMixture(6, variance_floor=0.2, random_state=3, **QUICK)
-    whole = clone(model).fit(X)
+    whole = clone(model).fit(X, y)
     usual = np.asarray(whole._run.states.usual)
     assert (usual == usual[0]).all()
     k, length = usual[0]
     assert k == whole.n_clusters_ == 3
     lengths = -whole.posterior_["log_density"].values
     assert lengths.min() <= length <= lengths.max()
-    parts = clone(model).set_params(num_samples=10).fit(X).extend(QUICK["num_samples"] - 10)
+    parts = clone(model).set_params(num_samples=10).fit(X, y).extend(QUICK["num_samples"] - 10)
     assert parts.posterior_.equals(whole.posterior_)
     np.testing.assert_array_equal(parts._run.states.usual, usual)
     # Without a warm-up, typical partitions are unknown.
-    cold = clone(model).set_params(num_warmup=0, num_samples=10).fit(X)
+    cold = clone(model).set_params(num_warmup=0, num_samples=10).fit(X, y)
     assert not np.isfinite(cold._run.states.usual).any()
 
 
@@ -337,7 +337,7 @@ def test_far_away_rows_get_probabilities(fitted):
     np.testing.assert_allclose(proba.sum(1), 1)
 
 
-def test_bad_input_is_refused(three):
+def test_bad_input_is_refused(fitted, three):
     X, y, _ = three
     with pytest.raises(ValueError, match="NaN"):
         MDLMixture(**QUICK).fit(np.where(X > 5, np.nan, X))
@@ -359,7 +359,7 @@ def test_bad_input_is_refused(three):
     with pytest.raises(TypeError, match="checkpoint must be the path of a folder; got True"):
         MDLMixture(checkpoint=True).fit(X)
     with pytest.raises(ValueError, match="expecting 3 features"):
-        MDLMixture(random_state=0, **QUICK).fit(X).predict(X[:, :2])
+        fitted.predict(X[:, :2])
 
 
 @pytest.mark.filterwarnings("default:the chains do not agree yet")
