@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 
 from nrprob.batch import registry
 from nrprob.batch.fits import Fit, default_measures, record_fit, score_fit
@@ -24,6 +23,7 @@ from nrprob.batch.store import dataset_to_fit
 from nrprob.batch.tables import Table, take_rows
 from nrprob.data.preparation.record import Say, as_option
 from nrprob.evidence import Confidence, Evidence, confidence, test
+from nrprob.evidence.inputs import reason_without_test
 from nrprob.statistics.single_feature import single_feature
 from nrprob.successive import Exploration
 
@@ -152,11 +152,8 @@ def check_clusters(
     an earlier test, is passed, the clusters are not tested again. If there is an ``alert``
     (`FitResult.alert`), no confidence is computed. ``title_cluster`` names a cluster in sentences.
     """
-    if sparse.issparse(X):
-        reason = (
-            "these clusters have no test: X is sparse, and tests need dense continuous features"
-        )
-        return Tested(None, None, (reason,))
+    if reason := reason_without_test(estimator, X):
+        return Tested(None, None, (f"these clusters have no test: {reason}",))
     options = {"known": known, "random_state": estimator.get_params().get("random_state")}
     try:
         evidence = evidence or test(estimator, X, alpha=alpha, **options)

@@ -37,6 +37,7 @@ class Capabilities:
     nonnegative : whether X must not have negative values
     squares : whether fits square the features, so that `fit` refuses features whose squares
         overflow or underflow
+    votes : whether memberships are shares of the members of an ensemble that agree on a cluster
     alone : whether batch runs execute every fit separately, and not many fits in one program
     arrays : sizes of the largest arrays of a fit, from which `nrprob.batch.cost` estimates its
         memory. Every letter is a factor: n samples, m features, k clusters, r restarts, d posterior
@@ -57,6 +58,7 @@ class Capabilities:
     sparse: bool = False
     nonnegative: bool = False
     squares: bool = True
+    votes: bool = False
     alone: bool = False
     arrays: tuple[str, ...] = ("nkr",)
 

@@ -18,7 +18,12 @@ from nrprob.data.design import DesignEncoder
 from nrprob.data.feature_types import describe_discrete, guess_features
 from nrprob.data.frames import extract_known
 from nrprob.data.validation import check_rows
-from nrprob.estimator.density import DensityEstimator, TableRefitter
+from nrprob.estimator.density import (
+    DensityEstimator,
+    LabelInitialised,
+    TableDensityEstimator,
+    TableRefitter,
+)
 from nrprob.evidence.shared_density import SharedCovarianceMixture
 
 _MIN_MEDIAN_SIZE = 10  # smallest median number of samples of the known groups
@@ -75,6 +80,28 @@ def as_density_estimator(estimator: Any) -> Any:
         )
     _check_feature_model(estimator)
     return SharedCovarianceMixture.from_estimator(estimator)
+
+
+def reason_without_test(estimator: Any, X: Any) -> str:
+    """Why no significance test exists for an estimator and features; empty if there may be one.
+
+    The function fits nothing. Samples and known groups may still be too few for a test.
+    """
+    if sparse.issparse(X):
+        return "X is sparse, and tests need dense continuous features"
+    try:
+        as_density_estimator(estimator)
+        if not isinstance(estimator, TableDensityEstimator):
+            _validate_features(X, allow_discrete=False)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def has_confidence(estimator: Any, X: Any) -> bool:
+    """Whether `nrprob.evidence.confidence` takes an estimator and features, as far as types go."""
+    is_refitted = isinstance(estimator, LabelInitialised | TableDensityEstimator)
+    return is_refitted and not reason_without_test(estimator, X)
 
 
 def validate_samples(

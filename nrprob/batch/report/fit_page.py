@@ -24,6 +24,7 @@ from nrprob.batch.report.fit_summary import (
 from nrprob.batch.report.template import render
 from nrprob.data.frames import is_frame
 from nrprob.data.preparation.prepare import Prepared, as_indicators
+from nrprob.evidence.inputs import has_confidence, reason_without_test
 from nrprob.evidence.record import Evidence
 from nrprob.statistics.top_features import Crossing, Findings, cross_labels, find_top_features
 
@@ -219,6 +220,60 @@ class Chapter:
             names = [f"feature {j}" for j in range(table.X.shape[1])]
         rows = np.arange(table.X.shape[0])
         return Prepared(table.X, None, [*map(str, names)], rows, indicators_=indicators)
+
+    @cached_property
+    def about_tests(self) -> str:
+        """Sentence on how to test clusters that were not tested, or on why they have no test."""
+        if self._estimator is not None:
+            reason = reason_without_test(self._estimator, self.run.table.X)
+            if reason:
+                return f"The clusters were not tested. These clusters have no test: {reason}."
+        return (
+            "The clusters were not tested. To test clusters of a table, use the option --test, or "
+            "nrprob.evidence.test in Python."
+        )
+
+    @property
+    def about_memberships(self) -> str:
+        """Sentences on the meaning of the memberships, and on bootstrap confidences."""
+        estimator, texts = self._estimator, [self._meaning_of_memberships()]
+        confident = estimator is not None and has_confidence(estimator, self.run.table.X)
+        if self.run.tested is None and confident:
+            texts.append(
+                "nrprob.evidence.confidence computes the confidence of rows over refits to "
+                "resampled rows."
+            )
+        return " ".join(texts)
+
+    def _meaning_of_memberships(self) -> str:
+        if self.fit.membership is None:
+            return "The method gives no memberships."
+        if self.fit.posterior:
+            return (
+                "Memberships are averages over the draws of the posterior, for the clusters of the "
+                "point estimate."
+            )
+        if self.method is not None and self.method.capabilities.votes:
+            return (
+                "A membership is the weighted share of the clusterings of the ensemble that assign "
+                "the row to the cluster. Memberships measure the agreement of these clusterings, "
+                "and are not probabilities of the clusters."
+            )
+        if np.isin(np.asarray(self.fit.membership)[self.fitted], (0, 1)).all():
+            return "All memberships are 0 or 1, so they do not show which rows are uncertain."
+        return (
+            "Memberships are conditional on the centres of this one fit, and overconfident where "
+            "clusters overlap."
+        )
+
+    @cached_property
+    def _estimator(self) -> Any:
+        """Unfitted estimator of the fit; None for a method without an entry."""
+        if self.method is None:
+            return None
+        parameters = self.fit.parameters
+        names = parameters.keys() & self.method.parameters
+        return self.method.load()(**{name: parameters[name] for name in names})
 
     @property
     def known_names(self) -> list[str]:

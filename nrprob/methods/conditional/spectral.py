@@ -349,7 +349,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     verbose: parameters.Verbosity = 0
 
     capabilities = Capabilities(
-        known=KINDS, weights=True, sparse=True, nonnegative=True, squares=False
+        known=KINDS, weights=True, sparse=True, nonnegative=True, squares=False, votes=True
     )
     _warns_of_single_feature = True
     _unit = "the consensus"

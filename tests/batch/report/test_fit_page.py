@@ -539,6 +539,37 @@ def test_sparse_features_have_no_test():
     assert tested.evidence is None and "no test: X is sparse" in tested.said[0]
 
 
+@pytest.mark.parametrize(
+    ("method", "data", "membership", "said", "unsaid"),
+    [
+        ("ResidualSpectral", "sparse", "soft",
+         ["no test: X is sparse", "weighted share of the clusterings of the ensemble"],
+         ["--test", "nrprob.evidence", "conditional on the centres"]),
+        ("ResidualSpectral", "counts", "soft",
+         ["have no test: clusters are tested in continuous features only"],
+         ["--test", "nrprob.evidence.confidence"]),
+        ("CCIB", "real", "hard", ["use the option --test", "All memberships are 0 or 1"],
+         ["evidence.confidence", "conditional on the centres"]),
+        ("ConditionalMixture", "counts", "soft",
+         ["use the option --test", "conditional on the centres", "evidence.confidence"],
+         ["no test"]),
+        ("MDLMixture", "real", None, ["have no test", "gives no memberships"], ["--test"]),
+    ],
+)  # fmt: skip
+def test_the_page_says_what_the_method_offers(method, data, membership, said, unsaid, tmp_path):
+    rng = np.random.default_rng(0)
+    real, sought = rng.normal(size=(60, 4)), np.arange(60) % 3
+    counts = rng.poisson(2.0, (60, 4)).astype(float)
+    X = {"real": real, "counts": counts, "sparse": scipy.sparse.csr_array(counts)}[data]
+    shares = {"soft": np.eye(3)[sought] * 0.7 + 0.1, "hard": np.eye(3)[sought], None: None}
+    fit = Fit(method, method, {}, sought, 1.0, shares[membership], n_clusters=3)
+    run = FitResult("", Table(X, None, {}), [], [fit])
+    (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run)]), "utf-8")
+    words = " ".join(page_of(tmp_path / "page.html").text.split())
+    assert all(text in words for text in said)
+    assert not any(text in words for text in unsaid)
+
+
 def test_pages_without_a_test_name_no_evidence(drawn, tmp_path):
     X, known, _, sought = drawn
     for test in (None, test_result(0.9, 0.9), test_result(0.001, 0.001)):
