@@ -87,7 +87,7 @@ class Findings:
                 # Enough decimals for two significant digits of the difference.
                 difference = max(abs(means[0] - means[1]), 1e-300)
                 decimals = int(np.clip(1 - np.floor(np.log10(difference)), 0, 9))
-                text = f"{means[0]:.{decimals}f} ({means[1]:.{decimals}f}{of_all})"
+                text = f"{means[0]:z.{decimals}f} ({means[1]:z.{decimals}f}{of_all})"
             if len(texts) < _MOST_VALUES:
                 texts.append(text)
         shown = list(columns.items())[:n_columns]

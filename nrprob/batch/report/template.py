@@ -68,14 +68,14 @@ def format_digits(value: float) -> str:
     """Format a value of a feature with four digits, or as an integer of up to seven digits."""
     if np.isnan(value):
         return "missing"
-    return f"{value:{'.0f' if 1e4 <= abs(value) < 1e7 else '.4g'}}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:{'.0f' if 1e4 <= abs(value) < 1e7 else 'z.4g'}}".replace("-", "\N{MINUS SIGN}")
 
 
 def format_difference(value: float) -> str:
     """Format a difference in standard deviations, from 100 on only as "over 100"."""
     if abs(value) >= 100:
         return "over 100" if value > 0 else "below \N{MINUS SIGN}100"
-    return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:+z.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def with_error(value: float, error: float, measure: str, statistic: str = "mean") -> list[str]:

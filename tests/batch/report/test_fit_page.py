@@ -121,6 +121,17 @@ def test_typical_rows_are_nearest_on_average_over_their_values():
         assert result.nearest[c].tolist() == rows[np.argsort(distances[rows])[:5]].tolist()
 
 
+def test_descriptions_have_no_negative_zero():
+    X = np.where(np.arange(40)[:, None] < 20, 1.0, -1.0) + [[-1e-4]]
+    codes = np.repeat([0, 1], 20)
+    features = top_features.find_top_features(
+        X + 0.1 * np.random.default_rng(0).normal(size=X.shape), codes, [0, 1], codes * 0
+    )
+    features = replace(features, overall=np.array([-1e-4]))
+    assert "(0.00 of all)" in features.describe(0, ["x"], {}, {})
+    assert template.format_difference(-0.001) == "+0.00" and template.format_digits(-0.0) == "0"
+
+
 def test_a_description_names_columns_once_and_in_order():
     rng = np.random.default_rng(0)
     codes = np.arange(400) % 2
