@@ -27,6 +27,7 @@ from nrprob.plotting.layout import (
 from nrprob.plotting.profiles import Side, common_scale, draw_bar, draw_profile, profiles_of
 from nrprob.plotting.style import as_axes, shorten_names, shorten_text, text_extent
 from nrprob.statistics.groups import observed_means
+from nrprob.statistics.top_features import features_in_turn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -325,9 +326,13 @@ def plot_centroids(
             np.nan_to_num((means - centre) / spread) for means in (by_group, by_cluster)
         )
         if n_features > _MAX_FEATURES:
-            # Show the features with the largest deviations from the mean.
-            deviation = np.abs(by_cluster).max(axis=0) + np.abs(by_group).max(axis=0)
-            chosen = np.sort(np.argsort(-deviation, kind="stable")[:_MAX_FEATURES])
+            # Show the features with the largest deviations from the mean in each cluster, in turn.
+            # For a single cluster, use the deviations in the known groups.
+            deviation = np.abs(by_cluster if n_clusters > 1 else by_group)
+            chosen = np.sort(features_in_turn(deviation, _MAX_FEATURES))
+            if chosen.size < _MAX_FEATURES:  # all other features have no deviation
+                rest = np.setdiff1d(np.arange(n_features), chosen)
+                chosen = np.sort(np.append(chosen, rest[: _MAX_FEATURES - chosen.size]))
             by_group, by_cluster = by_group[:, chosen], by_cluster[:, chosen]
             names = [names[j] for j in chosen]
             heads = (heads[0], f"{heads[1]} ({_MAX_FEATURES} of {n_features} features)")

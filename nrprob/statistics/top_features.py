@@ -15,7 +15,14 @@ import scipy.sparse
 
 from nrprob.statistics.groups import cross_table, group_means, within_group_inverse
 
-__all__ = ["Crossing", "Findings", "cross_labels", "find_top_features"]
+__all__ = [
+    "Crossing",
+    "Findings",
+    "cross_labels",
+    "features_in_turn",
+    "find_nearest_counts",
+    "find_top_features",
+]
 
 _ENTRIES = 2**20  # entries of a block of features: it fits the cache, and avoids a dense copy of X
 _NOTABLE = 0.3  # smallest difference in a description, in standard deviations
@@ -156,6 +163,65 @@ def find_top_features(
         rows = np.flatnonzero(codes == cluster)
         nearest.append(rows[np.argsort(distances[rows], kind="stable")[:n_nearest]])
     return Findings(differences, inside, outside, overall, nearest)
+
+
+def features_in_turn(sizes: np.ndarray, n: int) -> np.ndarray:
+    """Indices of at most ``n`` features with non-zero sizes: the largest of each cluster in turn.
+
+    ``sizes`` (c, p) are sizes of p features in c clusters, at least 0. Every cluster selects its
+    largest feature that no other cluster has selected, then every cluster selects the next one.
+    """
+    orders = np.argsort(-sizes, axis=1, kind="stable")
+    queues = [order[size[order] > 0] for order, size in zip(orders, sizes, strict=True)]
+    selected: dict[int, None] = {}
+    positions = [0] * len(queues)
+    while len(selected) < n and any(i < len(q) for i, q in zip(positions, queues, strict=True)):
+        for cluster, queue in enumerate(queues):
+            while positions[cluster] < len(queue) and queue[positions[cluster]] in selected:
+                positions[cluster] += 1
+            if positions[cluster] < len(queue) and len(selected) < n:
+                selected[int(queue[positions[cluster]])] = None
+    return np.array([*selected], int)
+
+
+def find_nearest_counts(
+    X: Any,
+    codes: np.ndarray,
+    clusters: Sequence[int],
+    groups: np.ndarray,
+    measured: np.ndarray | None = None,
+    n_nearest: int = 5,
+) -> list[np.ndarray]:
+    """Find the samples of counts that are nearest to the centres of their clusters.
+
+    Counts are divided by the sum of their sample, and multiplied by the median sum; log(1 + count)
+    is then adjusted for known structure. Distances are measured in the span of the differences of
+    cluster centres. Otherwise, samples with the smallest or largest sums would be nearest, since
+    the noise of counts depends on the sum.
+
+    The arguments are arguments of `find_top_features`, without missing values. For every cluster,
+    the result has the indices of the samples, nearest first.
+    """
+    total = np.asarray(X.sum(axis=1), float).ravel()
+    factors = np.divide(np.median(total), total, out=np.zeros_like(total), where=total > 0)
+    member, sizes = _indicator_matrix(codes), np.maximum(np.bincount(codes), 1)[:, None]
+    known = _KnownStructure(groups, measured, member.T.toarray())
+    k = len(sizes)
+    # Inner products of samples and centres, and of centres: together they determine distances in
+    # the span of the centres.
+    products, gram = np.zeros((len(codes), k)), np.zeros((k, k))
+    for _, block in iterate_feature_blocks(X):
+        rest = known.residuals(np.log1p(block * factors[:, None]), np.ones(block.shape, bool))
+        rest -= rest.mean(0)
+        centres = member @ rest / sizes
+        products += rest @ centres.T
+        gram += centres @ centres.T
+    offsets = products - gram[codes]
+    # One eigenvalue is 0 up to rounding, since the centres are differences from the mean.
+    inverse = np.linalg.pinv(gram, rcond=1e-10, hermitian=True)
+    distances = np.einsum("ij,ij->i", offsets @ inverse, offsets)
+    rows = [np.flatnonzero(codes == cluster) for cluster in clusters]
+    return [r[np.argsort(distances[r], kind="stable")[:n_nearest]] for r in rows]
 
 
 class _KnownStructure:

@@ -22,11 +22,20 @@ from nrprob.batch.report.fit_summary import (
     summarize_feature,
 )
 from nrprob.batch.report.template import render
+from nrprob.data.annotated import has_counts
+from nrprob.data.feature_types import kind_of
 from nrprob.data.frames import is_frame
 from nrprob.data.preparation.prepare import Prepared, as_indicators
 from nrprob.evidence.inputs import has_confidence, reason_without_test
 from nrprob.evidence.record import Evidence
-from nrprob.statistics.top_features import Crossing, Findings, cross_labels, find_top_features
+from nrprob.statistics.top_features import (
+    Crossing,
+    Findings,
+    cross_labels,
+    features_in_turn,
+    find_nearest_counts,
+    find_top_features,
+)
 
 __all__ = ["Chapter", "write_page"]
 
@@ -205,7 +214,22 @@ class Chapter:
         X, measured = self.described.X, self.run.measured
         X = X if self.fitted.all() else X[self.fitted]
         measured = None if measured is None else measured[self.fitted]
-        return find_top_features(X, self.codes, self.clusters, groups, measured)
+        arguments = X, self.codes, self.clusters, groups, measured
+        result = find_top_features(*arguments)
+        if not self.are_counts:
+            return result
+        return replace(result, nearest=find_nearest_counts(*arguments))
+
+    @cached_property
+    def are_counts(self) -> bool:
+        """Whether the features are counts, whose sum differs between rows without a meaning.
+
+        A method for mixed tables models every column separately, so that its features do not count.
+        """
+        X, method = self.run.table.X, self.method
+        if is_frame(X) or (method is not None and method.capabilities.mixed):
+            return False
+        return kind_of(X) == "counts" and has_counts(X)
 
     @cached_property
     def described(self) -> Prepared:
@@ -311,14 +335,12 @@ class Chapter:
 
     @property
     def distributions(self) -> list[Distribution]:
-        """Distributions of the features that differ most between clusters."""
+        """Distributions of the features that distinguish each cluster most, in turn."""
         features, described = self.features, self.described
         if features is None or self.run.table.image_shape:
             return []
-        size = np.abs(features.differences).max(0)
-        order = [j for j in np.argsort(-size, kind="stable")[:_MAX_DISTRIBUTIONS] if size[j] > 0]
         result = []
-        for j in order:
+        for j in features_in_turn(np.abs(features.differences), _MAX_DISTRIBUTIONS).tolist():
             name, column = described.feature_names_[j], described.X[:, [j]]
             column = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
             column = self._rescale([name], column)[self.fitted, 0]

@@ -121,6 +121,50 @@ def test_typical_rows_are_nearest_on_average_over_their_values():
         assert result.nearest[c].tolist() == rows[np.argsort(distances[rows])[:5]].tolist()
 
 
+def test_examples_of_counts_do_not_depend_on_the_sums_of_rows():
+    rng = np.random.default_rng(0)
+    codes, known = np.arange(600) % 3, np.arange(600) // 3 % 2
+    rate = rng.gamma(0.4, 1.0, 300) + 0.01
+    rates = rate * rng.lognormal(0, 0.8, (3, 300))[codes] * rng.lognormal(0, 0.8, (2, 300))[known]
+    depth = rng.lognormal(np.log(400), 0.5, 600)
+    X = rng.poisson(rates / rates.sum(1, keepdims=True) * depth[:, None]).astype(float)
+    X[0] = 0
+    for rows in (X, scipy.sparse.csr_array(X)):
+        fit = Fit("ResidualSpectral", "ResidualSpectral", {}, codes, 1.0, n_clusters=3)
+        table = Table(rows, None, {"known": known})
+        chapter = Chapter(FitResult("", table, ["known"], [fit]))
+        nearest = chapter.features.nearest
+        assert [len(r) for r in nearest] == [5, 5, 5]
+        assert all((codes[r] == c).all() for c, r in enumerate(nearest))
+        ranks = [(X.sum(1)[codes == c] < X[i].sum()).mean() for c in range(3) for i in nearest[c]]
+        assert 0.3 < np.mean(ranks) < 0.85
+        assert "logarithms of counts" in fit_page.write_page([chapter])
+    # The columns of a mixed table have separate distributions.
+    fit = replace(fit, method="ConditionalMixture")
+    assert not Chapter(FitResult("", table, ["known"], [fit])).are_counts
+
+
+def test_every_cluster_has_features_among_the_selected():
+    sizes = np.array([[9.0, 8, 7, 6, 0], [5, 4, 0, 0, 3], [0, 0, 0, 0, 0], [1, 0, 0, 0, 2]])
+    assert top_features.features_in_turn(sizes, 3).tolist() == [0, 1, 4]
+    assert top_features.features_in_turn(sizes, 9).tolist() == [0, 1, 4, 2, 3]
+    assert top_features.features_in_turn(sizes * 0, 3).size == 0
+    # The first cluster has the largest differences in all but one column of every other cluster.
+    rng = np.random.default_rng(0)
+    codes = np.arange(120) % 4
+    X = rng.normal(size=(120, 40))
+    X[codes == 0, :30] += 20
+    for c in (1, 2, 3):
+        X[codes == c, 30 + c] += 3
+    fit = Fit("CCIB", "CCIB", {}, codes, 1.0, n_clusters=4)
+    run = FitResult("", Table(X, [f"x{j}" for j in range(40)], {}), [], [fit])
+    assert {"x31", "x32", "x33"} <= {d.name for d in Chapter(run).distributions}
+    figure = plot_centroids(X, codes, codes * 0, None, run.table.feature_names)
+    ticks = {t.get_text() for ax in figure.axes for t in ax.get_yticklabels()}
+    assert {"x31", "x32", "x33"} <= ticks
+    plt.close(figure)
+
+
 def test_descriptions_have_no_negative_zero():
     X = np.where(np.arange(40)[:, None] < 20, 1.0, -1.0) + [[-1e-4]]
     codes = np.repeat([0, 1], 20)
