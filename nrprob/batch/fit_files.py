@@ -13,7 +13,16 @@ import numpy as np
 
 from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit, cluster_sizes, combine_views, package_versions, record_fit
-from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS, with_labelings, write_csv
+from nrprob.batch.formats import (
+    EVIDENCE,
+    LABELS,
+    PAGE,
+    PICTURE,
+    SUMMARY,
+    results_in,
+    with_labelings,
+    write_csv,
+)
 from nrprob.batch.manifest import write_files
 from nrprob.batch.report.fit_page import Chapter, write_page
 from nrprob.batch.report.sample_plane import draw_sample_plane
@@ -26,7 +35,7 @@ from nrprob.successive import Exploration
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_clusters", "save_exploration", "save_fit"]
+__all__ = ["draw_clusters", "save_exploration", "save_fit", "save_labels"]
 
 _PLAIN_TEXT = {"text.parse_math": False}  # for dollars in column names
 # Entries of the summary of a clustering within an exploration.
@@ -109,7 +118,20 @@ def _confidence_column(result: FitResult, name: str) -> dict[str, np.ndarray]:
 def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> None:
     """Write ``labels.csv``, ``result.json``, ``report.html`` and the plots of a fit to ``out``.
 
-    ``picture`` is the file name of the plot of the clusters; empty or None for no plots.
+    The labels and the summary are written first, so that an interrupt during the plots does not
+    lose them. ``picture`` is the file name of the plot of the clusters; empty or None for no plots.
+    """
+    files = save_labels(result, out)
+    chapter = Chapter(result)
+    result.profiles = chapter.profiles
+    pictures = _draw_chapter(chapter, picture, EVIDENCE)
+    result.files = files + _write_page(out, write_page([chapter], result.title), pictures)
+
+
+def save_labels(result: FitResult, out: Path) -> list[Path]:
+    """Write ``labels.csv`` and ``result.json`` of a fit to ``out``; return their paths.
+
+    The page and the plots of an earlier fit are removed from ``out``.
     """
     fit = result.fits[0]
     columns: dict[str, Any] = _view_columns("cluster", fit.labels)
@@ -124,9 +146,6 @@ def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> Non
         columns["part"] = [names.get(code, "") for code in fit.part.tolist()]
     if fit.predicted is not None:
         columns |= _view_columns("predicted", fit.predicted)
-    chapter = Chapter(result)
-    result.profiles = chapter.profiles
-    pictures = _draw_chapter(chapter, picture, EVIDENCE)
     summary = {
         **_summarize_fit(fit),
         "title": result.title,
@@ -135,8 +154,7 @@ def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> Non
         **_named_clusters(result),
         "contrast": [_summarize_fit(other) for other in result.fits[1:]],
     }
-    page = write_page([chapter], result.title)
-    result.files = _write(result, out, columns, summary, page, pictures)
+    return _write_labels(result, out, columns, summary)
 
 
 def save_exploration(
@@ -149,15 +167,9 @@ def save_exploration(
     names = [f"clustering_{r + 1}" for r in range(len(results))]
     columns: dict[str, Any] = dict(zip(names, solution.labels_.T, strict=True))
     evidence = solution.evidence_ or [None] * len(names)
-    chapters, drawings = [], dict[str, bytes]()
-    for r, (name, result) in enumerate(zip(names, results, strict=True)):
+    for r, (name, result) in enumerate(zip(names, results, strict=True), 1):
         columns |= _name_column(result, f"{name}_name")
-        columns |= _confidence_column(result, f"confidence_{r + 1}")
-        test = evidence[r]
-        chapter = Chapter(result, test)
-        if pictures:
-            drawings |= _draw_chapter(chapter, f"{name}.png", f"{name}_evidence.png", evidence[r])
-        chapters.append(chapter)
+        columns |= _confidence_column(result, f"confidence_{r}")
     rejected = None
     if solution.rejected_ is not None:
         estimator, test = solution.rejected_
@@ -172,22 +184,25 @@ def save_exploration(
         "reason": solution.reason_,
         "information": solution.table.to_dict(),
     }
-    page = write_page(chapters, ending=solution.reason_)
-    return _write(results[0], out, columns, summary, page, drawings)
+    files = _write_labels(results[0], out, columns, summary)
+    # Write the plots and the page after the labels, so that an interrupt does not lose the labels.
+    chapters, drawings = [], dict[str, bytes]()
+    for name, result, test in zip(names, results, evidence, strict=True):
+        chapter = Chapter(result, test)
+        if pictures:
+            drawings |= _draw_chapter(chapter, f"{name}.png", f"{name}_evidence.png", test)
+        chapters.append(chapter)
+    return files + _write_page(out, write_page(chapters, ending=solution.reason_), drawings)
 
 
-def _write(
-    result: FitResult,
-    out: Path,
-    columns: Mapping[str, Any],
-    summary: Mapping[str, Any],
-    page: str,
-    pictures: dict[str, bytes],
+def _write_labels(
+    result: FitResult, out: Path, columns: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> list[Path]:
-    """Write labels, summary, page and plots to the folder ``out``; return the paths.
+    """Write labels and summary to the folder ``out``; return the paths.
 
-    Labelings and provenance of the data come from ``result``. ``columns`` are columns of the CSV
-    file, ``summary`` has entries of the JSON file, and ``page`` is the HTML page.
+    The page and the plots of an earlier fit are removed. Labelings and provenance of the data come
+    from ``result``. ``columns`` are columns of the CSV file, and ``summary`` has entries of the
+    JSON file.
     """
     n_samples, n_features = map(int, result.table.X.shape)
     rows = result.table.row_names
@@ -195,9 +210,19 @@ def _write(
     labels = write_csv(with_labelings(columns, result.table.labelings))
     data = {"n_samples": n_samples, "n_features": n_features, "known": list(result.known)}
     summary = {**data, **result.origin, **summary, "versions": package_versions()}
-    texts = (labels, json.dumps(summary, indent=2) + "\n", page)
-    contents = dict(zip(RESULTS, map(str.encode, texts), strict=True)) | pictures
+    texts = (labels, json.dumps(summary, indent=2) + "\n")
+    contents = {name: text.encode() for name, text in zip((LABELS, SUMMARY), texts, strict=True)}
     make_folder(out)
+    for path in results_in(out):
+        if path.name not in contents:
+            path.unlink(missing_ok=True)
+    write_files(out, contents)
+    return [out / name for name in contents]
+
+
+def _write_page(out: Path, page: str, pictures: Mapping[str, bytes]) -> list[Path]:
+    """Write the HTML page and the plots to the folder ``out``; return the paths."""
+    contents = {PAGE: page.encode(), **pictures}
     write_files(out, contents)
     return [out / name for name in contents]
 

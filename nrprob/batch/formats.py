@@ -25,14 +25,15 @@ from nrprob.exceptions import InputError
 from nrprob.files import reading
 
 __all__ = [
-    "EVIDENCE", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names",
-    "is_fit_folder", "is_table", "npz_names", "read_records", "reading_hint", "require_columns",
-    "require_part", "results_in", "with_labelings", "write_csv",
+    "EVIDENCE", "LABELS", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "SUMMARY",
+    "check_file", "column_names", "is_fit_folder", "is_table", "npz_names", "read_records",
+    "reading_hint", "require_columns", "require_part", "results_in", "with_labelings", "write_csv",
 ]  # fmt: skip
 
 PAGE = "report.html"
+LABELS = "labels.csv"
 SUMMARY = "result.json"
-RESULTS = ("labels.csv", SUMMARY, PAGE)  # files of a clustering, without plots
+RESULTS = (LABELS, SUMMARY, PAGE)  # files of a clustering, without plots
 PICTURE = "summary.png"
 EVIDENCE = "evidence.png"
 PLAN = "plan.json"  # the plan of a model file, in every folder of a run

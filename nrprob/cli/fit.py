@@ -218,6 +218,7 @@ def fit(
         if test:
             from nrprob.batch.fit_result import check_clusters
 
+            fit_files.save_labels(result, folder)  # tests may take longer than the fit
             with (
                 show_spinner("testing the clusters"),
                 warnings.catch_warnings(record=True) as caught,

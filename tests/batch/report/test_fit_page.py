@@ -176,6 +176,22 @@ def test_descriptions_have_no_negative_zero():
     assert template.format_difference(-0.001) == "+0.00" and template.format_digits(-0.0) == "0"
 
 
+def test_labels_are_written_before_plots(drawn, tmp_path, monkeypatch):
+    X, known, _, sought = drawn
+    fit_files.save_fit(make(X, sought, known), tmp_path)
+    assert len(list(tmp_path.iterdir())) == 4
+
+    def interrupt(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fit_files, "draw_clusters", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fit_files.save_fit(make(X, 2 - sought, known), tmp_path)
+    # The page and the plot of the first fit do not stay with the labels of the second one.
+    assert {path.name for path in tmp_path.iterdir()} == {"labels.csv", "result.json"}
+    assert pd.read_csv(tmp_path / "labels.csv")["cluster"].tolist() == (2 - sought).tolist()
+
+
 def test_a_description_names_columns_once_and_in_order():
     rng = np.random.default_rng(0)
     codes = np.arange(400) % 2
