@@ -188,6 +188,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
     # Whether `fit` warns if one discrete feature determines the clusters.
     _warns_of_single_feature = False
+    # Whether `fit` warns if a cluster lies in one known group.
+    _warns_of_single_group = False
     # Mask (n,) of samples with a positive weight; None if all weights are positive.
     _has_weight: np.ndarray | None = None
 

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 
 _DETERMINED = 1e-7  # smaller singular values of a scaled design within groups count as 0
 _LEVEL = 1e-4  # shares can count as different only if the p-value is smaller
 _ASSOCIATION = 0.1  # shares can count as different only if Cramer's V is larger
+# A cluster lies in one known group if the group has this share of the cluster, and the share
+# exceeds the share of the group among all samples by this much, with a p-value below this level.
+_SINGLE_SHARE, _SINGLE_EXCESS, _SINGLE_LEVEL = 0.95, 0.1, 1e-3
 
 
 def group_sums(
@@ -112,6 +115,34 @@ def shares_differ(table: np.ndarray) -> bool:
     """
     association, p = association_test(table)
     return p < _LEVEL and association > _ASSOCIATION
+
+
+def describe_single_groups(table: np.ndarray) -> str:
+    """Message on clusters that lie, except for a few samples, in one known group; else empty.
+
+    Such a cluster has at least 95 % of its samples in one group, significantly and clearly more
+    than the share of the group among all samples.
+
+    Parameters
+    ----------
+    table : (L, K) number of samples in L known groups and K clusters
+    """
+    sizes, shares = table.sum(0), table.sum(1) / max(table.sum(), 1)
+    if min((sizes > 0).sum(), (shares > 0).sum()) < 2:
+        return ""
+    group, most = table.argmax(0), table.max(0)
+    inside = most / np.maximum(sizes, 1)
+    p = binom.sf(np.rint(most) - 1, np.rint(sizes), shares[group])
+    clear = (inside >= _SINGLE_SHARE) & (inside - shares[group] >= _SINGLE_EXCESS)
+    alone = np.flatnonzero(clear & (p < _SINGLE_LEVEL))
+    if not alone.size:
+        return ""
+    some = f" (at least {100 * _SINGLE_SHARE:.0f} % of their samples)"
+    return (
+        f"{alone.size} cluster(s) lie in one known group only"
+        f"{some * bool((inside[alone] < 1).any())}, such as cluster {alone[0]}; such a cluster may "
+        "be a part of the known structure; compare clusters and groups in a contingency table"
+    )
 
 
 def association_test(table: np.ndarray) -> tuple[float, float]:

@@ -325,7 +325,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
 
     capabilities = Capabilities(known=KINDS, weights=True, sparse=True)
     _weight_names = ("", "coordination_weight_")
-    _warns_of_single_feature = True
+    _warns_of_single_feature = _warns_of_single_group = True
     # Least-squares coefficients on the design matrix; None without generalised linear models.
     _least_squares: Any = field(default=None, init=False)
     # Resolved coordination; None without known structure.

@@ -22,7 +22,7 @@ from nrprob.methods.conditional.joint_fit import (
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.shares import BY_GROUP
 from nrprob.methods.conditional.table_data import TableData
-from nrprob.statistics.groups import shares_differ
+from nrprob.statistics.groups import describe_single_groups, shares_differ
 
 # A fit warns if the share of a cluster in a known group differs from its weight by more than this.
 _SPREAD = 0.05
@@ -66,13 +66,8 @@ class DiagnosticsMixin(Clusterer):
         sizes = table.sum(1)
         sizes = sizes[sizes > 0]
         several = min(len(sizes), table.shape[1]) > 1
-        alone = np.flatnonzero((table > 0).sum(0) == 1)
-        if several and alone.size:
-            self._warn_degenerate(
-                f"{alone.size} cluster(s) lie in one known group only, such as cluster "
-                f"{alone[0]}; such a cluster may be a part of the known structure; compare "
-                "clusters and groups in a contingency table"
-            )
+        if message := describe_single_groups(table):
+            self._warn_degenerate(message)
         asked = self.effects == "subtract"
         if self.effects_kind_ != "subtract" or not several or not (asked or subtracts):
             return False

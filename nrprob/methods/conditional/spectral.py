@@ -351,7 +351,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     capabilities = Capabilities(
         known=KINDS, weights=True, sparse=True, nonnegative=True, squares=False, votes=True
     )
-    _warns_of_single_feature = True
+    _warns_of_single_feature = _warns_of_single_group = True
     _unit = "the consensus"
 
     # Input

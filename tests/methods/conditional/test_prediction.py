@@ -1,5 +1,7 @@
 """Conditional mixtures on new samples: corrected tables, optima, unseen groups, warnings."""
 
+import warnings
+
 import jax
 import numpy as np
 import pandas as pd
@@ -18,7 +20,7 @@ from nrprob.methods.conditional.new_groups import NewGroups, lay_out_new_groups
 from nrprob.methods.conditional.regression import fit_beside_clusters
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.metrics import adjusted_rand_index
-from nrprob.statistics.groups import shares_differ
+from nrprob.statistics.groups import describe_single_groups, shares_differ
 
 FEW = {"n_init": 12, "random_state": 0}
 pytestmark = [
@@ -227,6 +229,40 @@ def test_subtracted_means_that_contain_clusters_are_reported(unequal, tmp_path):
     np.save(tmp_path / "rows.npy", X)
     with pytest.warns(UserWarning, match="auto', which subtracts group means of stored rows"):
         ConditionalMixture(3, **FEW).fit(nrprob.stored(tmp_path / "rows.npy"), known=batch)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ([[122, 5], [0, 100], [0, 90]], "1 cluster(s) lie in one known group only, such as"),
+        ([[1, 40], [121, 60]], "only (at least 95 % of their samples), such as cluster 0;"),
+        ([[93, 60], [7, 60]], ""),  # fewer than 95 %
+        ([[100, 850], [0, 50]], ""),  # the group has 95 % of all samples
+        ([[97, 830], [3, 110]], ""),  # the share of the group is almost as large
+        ([[3, 40], [0, 40]], ""),  # too few samples
+        ([[90, 80]], ""),
+        ([[90, 0], [90, 0]], ""),
+    ],
+)
+def test_clusters_that_are_nearly_in_one_group_are_described(table, said):
+    text = describe_single_groups(np.array(table))
+    assert said in text and bool(text) == bool(said)
+
+
+@pytest.mark.parametrize("model", [nrprob.ResidualSpectral(3, members=1), nrprob.CCIB(3, n_init=3)])
+def test_counts_whose_cluster_is_in_one_group_are_reported(model):
+    rng = np.random.default_rng(0)
+    known, sought = np.arange(300) % 3, np.arange(300) // 3 % 2
+    sought = np.where((known == 2) & (np.arange(300) > 90), 2, sought)
+    rates = 1 + 8 * (np.arange(30) // 10 == sought[:, None])
+    rates = rates + 2 * (np.arange(30) % 3 == known[:, None])
+    X = rng.poisson(rates).astype(float)
+    model = model.set_params(random_state=0)
+    with pytest.warns(DegenerateClusterWarning, match="lie in one known group only"):
+        model.fit(X, known=known)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DegenerateClusterWarning)
+        model.fit(X, known=rng.integers(2, size=300))
 
 
 @pytest.mark.slow
