@@ -9,7 +9,13 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from nrprob.data.annotated import has_counts
+from nrprob.data.annotated import (
+    AnnotatedRows,
+    describe_counts,
+    has_counts,
+    is_annotated,
+    name_features,
+)
 from nrprob.data.column_kinds import CONSTANT, NUMBER, infer_kinds
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.feature_types import kind_of
@@ -98,6 +104,8 @@ def recommend(
     """
     refuse_stored(X, "recommend")
     check_same_order(X, y=y)
+    if is_annotated(X) and (text := describe_counts(X)):
+        warn(text)
     if is_table(X):
         ready, problems = _prepare_frame(X, known)
         for line in problems:
@@ -114,9 +122,20 @@ def recommend(
 
 
 def choose_estimator(
-    X: Any, *, known: Any = None, y: Any = None, n_clusters: int | None = None
+    X: Any,
+    *,
+    known: Any = None,
+    y: Any = None,
+    n_clusters: int | None = None,
+    name: str | None = None,
 ) -> BaseEstimator:
-    """Recommend an estimator as `recommend` does, without preparing a frame."""
+    """Recommend an estimator as `recommend` does, without preparing a frame.
+
+    ``name`` names the features in the reason; by default it is "X", or the selected part of
+    annotated data.
+    """
+    if name is None:
+        name = name_features(X.layer, X.obsm) if isinstance(X, AnnotatedRows) else "X"
     X, known = extract_known(X, known)
     X, mixed = _check_table(X)
     n = X.shape[0]
@@ -146,7 +165,7 @@ def choose_estimator(
     needs_removal = n_effects > 0 and (sparse.issparse(X) or n_effects * n_clusters >= n)
     estimator, reason = _choose_estimator(
         kind, known is not None, bool(len(classes)), n_clusters, needs_removal, mixed,
-        are_integers=kind != "counts" or has_counts(X),
+        are_integers=kind != "counts" or has_counts(X), name=name,
     )  # fmt: skip
     if isinstance(estimator, ConditionalMixture) and (n_effects or not has_groups):
         # Discrete columns have effects of labels only, and of combinations of labels.
@@ -190,24 +209,25 @@ def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
 
 def _choose_estimator(
     kind: str, has_known: bool, has_labels: bool, k: int, needs_removal: bool, mixed: str, *,
-    are_integers: bool,
+    are_integers: bool, name: str,
 ) -> tuple[Any, str]:  # fmt: skip
     """Return the recommended estimator, unfitted, and the reason.
 
     ``kind`` is the type of the features, ``k`` the number of clusters, and ``mixed`` a description
     of text and missing values of ``X``, or empty. ``needs_removal`` states whether the known
     structure needs a linear model that `CCIB` cannot fit, so that the effects of known structure
-    have to be removed before the fit. ``are_integers`` states whether counts are integers.
+    have to be removed before the fit. ``are_integers`` states whether counts are integers, and
+    ``name`` names the features.
     """
     what = {
         "counts": (
-            "X holds counts"
+            f"{name} holds counts"
             if are_integers
-            else "X is sparse, and its weights are fitted as counts"
+            else f"{name} is sparse, and its weights are fitted as counts"
         ),
-        "binary": "X holds binary features",
-        "real": "X is a table of continuous features",
-        "mixed": f"X has {mixed}",
+        "binary": f"{name} holds binary features",
+        "real": f"{name} is a table of continuous features",
+        "mixed": f"{name} has {mixed}",
     }[kind]
     if has_labels and not has_known and kind in ("counts", "binary"):
         return MixtureEM(k), (

@@ -100,7 +100,7 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     import scipy.sparse
 
     from nrprob.batch import formats, tables
-    from nrprob.data.annotated import describe_counts, is_annotated
+    from nrprob.data.annotated import describe_counts, is_annotated, rows_of
     from nrprob.data.frames import is_frame
     from nrprob.data.preparation.prepare import prepare_table
     from nrprob.data.preparation.record import as_option
@@ -133,8 +133,9 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
         place: _read_column(sources[place[0]], place, n) for place in options.label_columns
     }
     units = not is_annotated(sources[options.data])  # in AnnData, all genes have one unit
-    if not units and (note := describe_counts(sources[options.data], **options.part)):
-        record.notes.append(note)
+    if not units:
+        cells = rows_of(sources[options.data], **options.part)
+        record.notes += filter(None, [describe_counts(cells, as_options=True)])
     known = _name_columns(options.labelings["known"], label_values)
     if scipy.sparse.issparse(X):
         tables.check_values(tables.Table(X, names))

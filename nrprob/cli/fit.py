@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -157,7 +158,7 @@ def fit(
     if chosen is None or "max_clusters" not in chosen.parameters:  # else --k is the largest number
         require_all_names(cluster_names, number)
     if chosen and number == "auto":
-        _check_finds_number(chosen, method)
+        _check_finds_number(chosen, method, data)
     if known and chosen and not chosen.capabilities.known:
         raise InputError(
             f"{method} takes no known structure; got --known {known[0]}; "
@@ -193,14 +194,18 @@ def fit(
     recommended: dict[str, Any] = {}
     if chosen is None:
         from nrprob.advice import choose_estimator
+        from nrprob.data.annotated import name_features
 
         fixed = number if isinstance(number, int) else 2
-        model = choose_estimator(table.X, known=z, y=loaded.y, n_clusters=fixed)
+        model = choose_estimator(
+            table.X, known=z, y=loaded.y, n_clusters=fixed, name=name_features(**part)
+        )
         method, chosen = registry.find_entry(type(model))
+        validation.check_parameters(method, parameters)
         recommended = model.get_params(deep=False)
         print_note(model.reason_)
         if number == "auto":
-            _check_finds_number(chosen, method)
+            _check_finds_number(chosen, method, data)
     # Fit, test and write while the output folder is locked.
     parameters = recommended | _cluster_parameters(chosen, number) | parameters
     with output.claim_folder() as folder:
@@ -237,15 +242,18 @@ def fit(
     show_fit(result)
 
 
-def _check_finds_number(chosen: Method, method: str) -> None:
+def _check_finds_number(chosen: Method, method: str, data: Path) -> None:
     """Raise InputError if a method cannot estimate the number of clusters, as --k auto requires.
 
-    ``chosen`` is the registry entry of the method, and ``method`` the name for the message.
+    ``chosen`` is the registry entry of the method, ``method`` the name for the message, and
+    ``data`` the file of the features.
     """
     from nrprob.batch.registry import METHODS
 
     if not chosen.capabilities.finds_number:
         able = ", ".join(name for name, entry in METHODS.items() if entry.capabilities.finds_number)
+        if data.suffix.lower() == ".h5ad":
+            able += "; for counts of cells, cluster principal components: --obsm X_pca"
         raise InputError(
             "--k auto needs a method that estimates the number of clusters from held-out rows; "
             f"got --k auto with {method}; pass a number, or use one of {able}"

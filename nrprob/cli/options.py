@@ -293,11 +293,6 @@ def read_options(
                 f"columns of an NPZ file have no names; {data}; name them with --feature-names, or "
                 "leave out columns of the array itself"
             )
-        if "obsm" in options.part:
-            raise InputError(
-                f"columns of obsm have no names; --obsm {options.part['obsm']}; leave out "
-                "--columns and --drop"
-            )
     if id is not None and not formats.is_table(data):
         raise InputError(
             f"--id names a column of a table; got --id {id} for {data}; leave the option out"

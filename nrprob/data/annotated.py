@@ -136,19 +136,32 @@ def matrix_of(X: Any) -> Any:
     return np.array(result) if isinstance(result, np.ndarray) else result.copy()
 
 
-def describe_counts(adata: Any, *, layer: str | None = None, obsm: str | None = None) -> str:
+def name_features(layer: str | None = None, obsm: str | None = None) -> str:
+    """Name of the features of annotated data in a message: "X", "layer 'counts'" or "obsm 'a'"."""
+    if obsm is not None:
+        return f"obsm {obsm!r}"
+    return "X" if layer is None else f"layer {layer!r}"
+
+
+def describe_counts(X: Any, *, as_options: bool = False) -> str:
     """Describe features of annotated data that are not raw counts, for a message.
 
-    The features are ``X`` or the named ``layer``. If another entry holds raw counts, the text names
-    this entry. The text is empty if the features are counts, and if ``obsm`` is passed.
+    ``X`` are annotated data, or `AnnotatedRows`. If another entry holds raw counts, the text names
+    this entry, and how to select it: in Python, or on the command line with ``as_options``. The
+    text is empty if the features are counts, or an entry of obsm.
     """
-    if obsm is not None or has_counts(matrix_of(AnnotatedRows(adata, layer))):
+    rows = X if isinstance(X, AnnotatedRows) else AnnotatedRows(X)
+    adata = rows.data
+    if rows.obsm is not None or has_counts(matrix_of(rows)):
         return ""
-    what = "X" if layer is None else f"layer {layer!r}"
     layers = [name for name, values in adata.layers.items() if name and has_counts(values)]
+    what = name_features(rows.layer)
     text = f"{what} holds no raw counts, but values that were transformed or normalised"
     if layers:
-        text += f"; layer {layers[0]!r} holds counts: --layer {shlex.quote(layers[0])} fits these"
+        select = f"nrprob.rows_of(adata, layer={layers[0]!r}) selects"
+        if as_options:
+            select = f"--layer {shlex.quote(layers[0])} fits"
+        text += f"; layer {layers[0]!r} holds counts: {select} these"
     elif adata.raw is not None and has_counts(adata.raw.X):
         text += "; raw.X holds counts: store them as X or as a layer to fit these"
     return text
@@ -161,12 +174,18 @@ def has_counts(values: Any) -> bool:
 
 
 def feature_names_of(X: Any) -> list[str] | None:
-    """Feature names of annotated data; None for an entry of obsm and for other objects.
+    """Feature names of annotated data; None for other objects.
 
-    Repeated names get a number, as in anndata itself: "a", "a-1".
+    Repeated names get a number, as in anndata itself: "a", "a-1". Columns of an entry of obsm are
+    numbered after its name, such as "X_pca_0", unless the entry is a frame.
     """
-    if not is_annotated(X) or (isinstance(X, AnnotatedRows) and X.obsm is not None):
+    if not is_annotated(X):
         return None
+    if isinstance(X, AnnotatedRows) and X.obsm is not None:
+        entry = X.data.obsm[X.obsm]
+        if hasattr(entry, "columns"):
+            return [str(name) for name in entry.columns]
+        return [f"{X.obsm}_{j}" for j in range(entry.shape[1])]
     data = X.data if isinstance(X, AnnotatedRows) else X
     names = [str(name) for name in data.var_names]
     taken, result = set(names), dict[str, None]()

@@ -325,6 +325,42 @@ def test_cells_at_the_command_line(cells, invoke):
     labels, told = invoke(*drop, "--known", "depth", "--obsm", "X_pca")
     assert told["method"] == "ConditionalMixture" and told["n_features"] == 3
     assert told["prepared"]["known"] == ["batch", "depth"] and len(labels) == 59
+    labels, told = invoke("--known", "batch", "--obsm", "X_pca", "--drop", "X_pca_1")
+    assert told["prepared"]["features"] == ["X_pca_0", "X_pca_2"]
+
+
+@pytest.mark.parametrize("command", [False, True])
+def test_raw_counts_and_the_fitted_part_are_named(cells, tmp_path, command):
+    cells.layers["counts"] = sparse.csr_matrix(5 * (np.random.default_rng(0).random((60, 4)) < 0.4))
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+
+    def say(layer=None, obsm=None):
+        if not command:
+            X = rows_of(cells, layer=layer, obsm=obsm) if layer or obsm else cells
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                reason = recommend(X, known="batch", n_clusters=2).reason_
+            return " ".join([*(str(w.message) for w in caught), reason])
+        chosen = {"--layer": layer, "--obsm": obsm}
+        options = [word for pair in chosen.items() if pair[1] for word in pair]
+        arguments = [
+            "fit",
+            tmp_path / "cells.h5ad",
+            "--known",
+            "batch",
+            *options,
+            "--no-plot",
+            "--force",
+        ]
+        result = CliRunner().invoke(app, [*map(str, arguments), "--out", str(tmp_path / "out")])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.stderr.split())
+
+    text, select = say(), "--layer counts" if command else "nrprob.rows_of(adata, layer='counts')"
+    assert f"layer 'counts' holds counts: {select}" in text
+    assert "layer 'counts' holds counts: ResidualSpectral" in (text := say(layer="counts"))
+    assert "no raw counts" not in text
+    assert "obsm 'X_pca' is a table of continuous features" in say(obsm="X_pca")
 
 
 @pytest.mark.parametrize(
@@ -338,7 +374,8 @@ def test_cells_at_the_command_line(cells, invoke):
         (["--layer", "count"], "cells.h5ad has no such layer; 'count'; did you mean 'counts'?"),
         (["--obsm", "X_pcs"], "cells.h5ad has no such obsm; 'X_pcs'; did you mean 'X_pca'?"),
         (["--layer", "counts", "--obsm", "X_pca"], "got --layer and --obsm; leave one of them out"),
-        (["--obsm", "X_pca", "--drop", "a"], "columns of obsm have no names; --obsm X_pca; "),
+        (["--obsm", "X_pca", "--drop", "a"], "no such column; 'a'; choose from X_pca_0, X_pca_1"),
+        (["--k", "auto", "--layer", "counts"], "cluster principal components: --obsm X_pca"),
         (["--drop", "e"], "cells.h5ad has no such column; 'e'; choose from a, b, c, d"),
         (
             ["--feature-names", "a"],

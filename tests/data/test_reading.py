@@ -466,7 +466,7 @@ def test_all_problems_are_one_answer_and_one_command_settles_them(tmp_path, monk
 
 def test_counts_of_cells_are_found():
     anndata = pytest.importorskip("anndata")
-    from nrprob.data.annotated import describe_counts
+    from nrprob.data.annotated import describe_counts, rows_of
 
     counts = np.random.default_rng(0).poisson(2.0, (6, 3)).astype(float)
     cells = anndata.AnnData(np.log1p(counts))
@@ -477,5 +477,7 @@ def test_counts_of_cells_are_found():
     cells.raw = anndata.AnnData(counts)
     assert "raw.X holds counts" in describe_counts(cells)
     cells.layers["raw counts"] = counts
-    assert "layer 'raw counts' holds counts: --layer 'raw counts'" in describe_counts(cells)
-    assert describe_counts(cells, layer="raw counts") == ""
+    assert "layer 'raw counts' holds counts: --layer 'raw counts'" in describe_counts(
+        cells, as_options=True
+    )
+    assert describe_counts(rows_of(cells, layer="raw counts")) == ""
