@@ -289,6 +289,18 @@ def test_user_errors_are_one_line(invoke, data, tmp_path, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_methods_with_the_parameter_that_the_chosen_method_lacks_are_named(invoke, tmp_path):
+    rows = pd.DataFrame(np.random.default_rng(0).poisson(0.4, (60, 5)))
+    rows.add_prefix("x").to_csv(tmp_path / "counts.csv", index=False)
+    arguments = "fit", tmp_path / "counts.csv", "--out", tmp_path / "out"
+    line = refused(invoke(*arguments, "--features", "multinomial"))
+    assert "residual-spectral has no such parameter; --features; choose from " in line
+    assert "; --features is a parameter of ccib, " in line
+    assert "constrained" in line.partition("is a parameter of")[2]
+    line = refused(invoke(*arguments, "--features", "gaussian"))
+    assert "; --features is a parameter of ccib, " in line
+
+
 def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
     """Importing JAX takes longer than a user should wait for an error message."""
     file = tmp_path / "file"
@@ -316,6 +328,9 @@ def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
         ],
         "there is no such solver; --solver split; choose from anneal,": ["--solver", "split"],
         "conditional-mixture has no such parameter; --solver; choose from aligned, ": [
+            *("--method", "conditional-mixture", "--solver", "anneal")
+        ],
+        "; --solver is a parameter of ccib, ": [
             *("--method", "conditional-mixture", "--solver", "anneal")
         ],
         "there is no such features; --features poison; choose from auto, multi": [

@@ -79,13 +79,22 @@ def check_parameters(name: str | None, parameters: Mapping[str, Any]) -> None:
         if parameter != "random_state":  # every method has this parameter
             available = sorted({key for method in candidates for key in method.parameters})
             option = _OPTIONS.get(parameter, f"--set {parameter}")
-            refuse_unknown(parameter, available, f"{subject} no such parameter; {option}")
+            able = [] if parameter in available else _methods_with(parameter, parameters[parameter])
+            hint = f"{option} is a parameter of {', '.join(able)}" if able else ""
+            refuse_unknown(parameter, available, f"{subject} no such parameter; {option}", hint)
     if name is not None:
         require_all(METHODS[name].required, parameters, METHODS[name].class_name, "--set ")
     for parameter in ("solver", "features"):
         if parameter in parameters:
             words = dict.fromkeys(w for method in candidates for w in method.words(parameter))
             check_choice([*words], parameters[parameter], _OPTIONS[parameter])
+
+
+def _methods_with(parameter: str, value: Any) -> list[str]:
+    """Short names of the methods that have a parameter and, if it is a choice, allow its value."""
+    able = {name: method for name, method in METHODS.items() if parameter in method.parameters}
+    words = {name: method.words(parameter) for name, method in able.items()}
+    return [name for name in able if not words[name] or value in words[name]]
 
 
 def check_at_least(lowest: int, value: Any, option: str) -> None:
