@@ -156,10 +156,13 @@ class Refit:
         transformed, log_slope = transform_residuals(residuals / root, training)
         one_group = np.zeros(len(training), int)
         one_component = fit_one_component(transformed[training], one_group, 1)
+        # No direction has a smaller variance than in the fit, whose covariance has a ridge.
+        least = np.linalg.eigvalsh(fitted.sigma / np.sqrt(np.outer(variance, variance)))[0]
+        values, vectors = np.linalg.eigh(one_component.covariance)
+        covariance = vectors * np.maximum(values, max(least, _JITTER)) @ vectors.T
         white, log_det = whiten(
-            transformed - one_component.means[0], one_component.covariance[None],
-            np.zeros(len(residuals), int),
-        )  # fmt: skip
+            transformed - one_component.means[0], covariance[None], np.zeros(len(residuals), int)
+        )
         observed = ~np.isnan(residuals)
         return white, log_det + log_slope - np.where(observed, np.log(root), 0.0).sum(1)
 

@@ -27,7 +27,9 @@ _LEAST_GAIN, _LEAST_AGREEMENT = 2.0, 0.7
 _MOST_SKEWED = 1.5
 
 
-def warn_of_separate_covariances(residuals: np.ndarray, labels: np.ndarray, n_clusters: int):
+def warn_of_separate_covariances(
+    residuals: np.ndarray, labels: np.ndarray, n_clusters: int
+) -> None:
     """Warn if a covariance matrix per cluster fits much better, and changes the clusters.
 
     Two Gaussian mixtures continue from the clusters of the fit: one with a common covariance, and
@@ -44,11 +46,11 @@ def warn_of_separate_covariances(residuals: np.ndarray, labels: np.ndarray, n_cl
         return
     rows = np.linspace(0, len(labels) - 1, min(len(labels), _MAX_SAMPLES)).astype(int)
     y, labels = _whiten(residuals[rows], n_clusters), labels[rows]
-    if y.shape[1] == 0 or np.abs(skew(residuals[rows], axis=0)).max() > _MOST_SKEWED:
+    q = y.shape[1]
+    if q == 0 or np.abs(skew(residuals[rows], axis=0)).max() > _MOST_SKEWED:
         return
     common, _ = _continue_fit(y, labels, n_clusters, "tied")
     separate, new_labels = _continue_fit(y, labels, n_clusters, "full")
-    q = y.shape[1]
     penalty = (n_clusters - 1) * q * (q + 1) / 4 * np.log(len(y))
     agreement = adjusted_rand_score(labels, new_labels)
     if separate - common > _LEAST_GAIN * penalty and agreement < _LEAST_AGREEMENT:

@@ -1,6 +1,6 @@
 """Warnings of a fit about cluster covariances, cluster shares, and outliers beside skewed columns.
 
-The tables have 300 or 400 samples, four columns, three known groups and two clusters.
+The tables have up to 400 samples, four columns, three known groups and two clusters.
 """
 
 import warnings
