@@ -23,7 +23,7 @@ from nrprob.evidence.low_density_gap import (
     choose_candidate,
     count_near_pairs,
 )
-from nrprob.evidence.null_model import NullModel, inverse_root
+from nrprob.evidence.null_model import NullModel, inverse_root, standard_log_density
 from nrprob.evidence.p_values import mixed_gain
 from nrprob.statistics.groups import cross_table
 
@@ -343,16 +343,16 @@ def null_log_densities(
     """
     # Coordinates in which the covariance of the mixture is the identity.
     whitening = inverse_root(model.mixture_covariance())
-    n_groups = training_groups.max() + 1
-    null_models = [NullModel.standard_normal(n_groups, y.shape[1])]
+    white = y @ whitening
+    log_p = [standard_log_density(white)]
     if flexible:
-        white = training @ whitening
-        null_models += [
-            NullModel.from_samples(white, training_groups, n_groups, *settings)
-            for settings in list(NULL_MODELS.values())[_N_BASIC:]
-        ]
-    log_det = np.linalg.slogdet(whitening)[1]
-    return np.stack([null.log_density(y @ whitening, groups) + log_det for null in null_models])
+        n_groups = training_groups.max() + 1
+        for settings in list(NULL_MODELS.values())[_N_BASIC:]:
+            null = NullModel.from_samples(
+                training @ whitening, training_groups, n_groups, *settings
+            )
+            log_p.append(null.log_density(white, groups))
+    return np.stack(log_p) + np.linalg.slogdet(whitening)[1]
 
 
 def _match_labels(labels: np.ndarray, reference: np.ndarray, additional: bool) -> np.ndarray:

@@ -7,13 +7,20 @@ model is fitted in coordinates in which the mixture of the clusters has the iden
 covariance. Null model and clusters then have the same regularisation, so that shrinkage alone does
 not make the null model worse.
 
-Shapes: n samples, p coordinates, L known groups.
+In these coordinates, the variance of training samples is below 1 where the covariance of the
+clusters has a ridge. If columns depend linearly on each other, the variance is almost 0 in some
+direction, and a distribution with this variance would predict better than any clusters. In such
+narrow directions, the samples of every null model are therefore standard Gaussian and independent
+of all other directions, as in one cluster with the ridge.
+
+Shapes: n samples, p coordinates, q coordinates that are not narrow, L known groups.
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
@@ -28,8 +35,36 @@ from nrprob.statistics.groups import group_sums
 _MAX_ITER = 40  # EM iterations for t distributions
 _TOL = 1e-4  # EM stops below this change of the sample weights, relative to the largest weight
 _MIN_VARIANCE = 1e-6  # smallest variance of a null model; all samples have a variance of about 1
+_NARROW = 0.1  # largest variance of training samples in narrow directions
 _ICA_TOL = 1e-3  # FastICA stops if no component turns by more than this, as 1 - |cosine|
 _DEGREES_OF_FREEDOM = (2.1, 200.0)  # bounds of the estimated degrees of freedom
+
+
+class Directions(NamedTuple):
+    """Orthonormal directions of whitened samples.
+
+    Attributes
+    ----------
+    wide : (p, q) directions in which the samples vary
+    narrow : (p, p - q) directions in which the variance of the samples is far below 1
+    """
+
+    wide: np.ndarray
+    narrow: np.ndarray
+
+    @classmethod
+    def from_samples(cls, y: np.ndarray) -> Directions:
+        """Split the directions of samples (n, p). At least one direction is wide."""
+        p = y.shape[1]
+        variances, directions = np.linalg.eigh(y.T @ y / len(y))
+        n_narrow = min(int((variances < _NARROW).sum()), p - 1)
+        if n_narrow == 0:
+            return cls(np.eye(p), np.empty((p, 0)))
+        return cls(directions[:, n_narrow:], directions[:, :n_narrow])
+
+    def narrow_log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log density (n,) of the narrow coordinates of samples (n, p)."""
+        return standard_log_density(y @ self.narrow)
 
 
 @dataclass(frozen=True)
@@ -38,20 +73,17 @@ class NullModel:
 
     Attributes
     ----------
-    centre : (L, p) location of each of the L known groups
-    root : (L, p, p) inverse roots of the scale matrices: ``(y - centre) @ root`` has the identity
-        as its scale matrix
+    directions : wide directions, which have the distribution of the group, and narrow ones
+    centre : (L, q) location of each of the L known groups
+    root : (L, q, q) inverse roots of the scale matrices: ``(y @ wide - centre) @ root`` has the
+        identity as its scale matrix
     nu : degrees of freedom; infinite for Gaussians
     """
 
+    directions: Directions
     centre: np.ndarray
     root: np.ndarray
     nu: float = np.inf
-
-    @classmethod
-    def standard_normal(cls, n_groups: int, p: int) -> NullModel:
-        """Build one standard normal distribution of dimension ``p`` for each of the groups."""
-        return cls(np.zeros((n_groups, p)), np.repeat(np.eye(p)[None], n_groups, 0))
 
     @classmethod
     def from_samples(
@@ -67,37 +99,46 @@ class NullModel:
         per_group : whether every group has its own scale matrix
         heavy_tails : whether to fit a t distribution with estimated degrees of freedom
         """
-        n, p = y.shape
-        centre = np.zeros((n_groups, p))
-        model = cls(centre, _inverse_roots(y, codes, n_groups, per_group))
+        directions = Directions.from_samples(y)
+        y = y @ directions.wide
+        n, q = y.shape
+        centre = np.zeros((n_groups, q))
+        model = cls(directions, centre, _inverse_roots(y, codes, n_groups, per_group))
         weight = np.zeros(n)
         for _ in range(_MAX_ITER if heavy_tails else 0):
             # E-step: expected precision weight of every sample, after the maximum likelihood
             # update of the degrees of freedom.
-            q = model.squared_distances(y, codes)
-            nu = _fit_degrees_of_freedom(q, p)
-            previous, weight = weight, (nu + p) / (nu + q)
+            square = model._squared_distances(y, codes)
+            nu = _fit_degrees_of_freedom(square, q)
+            previous, weight = weight, (nu + q) / (nu + square)
             if np.abs(weight - previous).max() < _TOL * weight.max():
                 break
             # M-step: weighted locations and scale matrices.
             sums = group_sums(weight[:, None] * y, codes, n_groups)
             centre = sums / np.bincount(codes, weight, n_groups)[:, None]
             deviation = np.sqrt(weight)[:, None] * (y - centre[codes])
-            model = cls(centre, _inverse_roots(deviation, codes, n_groups, per_group), nu)
+            root = _inverse_roots(deviation, codes, n_groups, per_group)
+            model = cls(directions, centre, root, nu)
         return model
 
-    def squared_distances(self, y: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Squared Mahalanobis distances (n,) of samples (n, p) from the centres of their groups."""
-        out = np.empty(len(y))
+    def _squared_distances(self, wide: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Squared Mahalanobis distances (n,) of wide coordinates (n, q) from the group centres."""
+        out = np.empty(len(wide))
         for g, (centre, root) in enumerate(zip(self.centre, self.root, strict=True)):
-            out[codes == g] = (((y[codes == g] - centre) @ root) ** 2).sum(1)
+            out[codes == g] = (((wide[codes == g] - centre) @ root) ** 2).sum(1)
         return out
 
     def log_density(self, y: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Log density (n,) of samples ``y`` (n, p), given their groups ``codes`` (n,)."""
         log_det = np.linalg.slogdet(self.root)[1]
-        q = self.squared_distances(y, codes)
-        return _log_spherical_density(q, self.nu, y.shape[1]) + log_det[codes]
+        square = self._squared_distances(y @ self.directions.wide, codes)
+        log_p = _log_spherical_density(square, self.nu, self.root.shape[-1]) + log_det[codes]
+        return log_p + self.directions.narrow_log_density(y)
+
+
+def standard_log_density(y: np.ndarray) -> np.ndarray:
+    """Log density (n,) of samples (n, p) under a standard Gaussian."""
+    return _log_spherical_density((y**2).sum(1), np.inf, y.shape[1])
 
 
 def observed_t_log_density(
@@ -140,6 +181,9 @@ def skewed_log_density(white: np.ndarray, training: np.ndarray) -> np.ndarray:
     white : (n, d) whitened samples without missing values
     training : (n_training,) indices of the samples of the fit
     """
+    directions = Directions.from_samples(white[training])
+    log_p_narrow = directions.narrow_log_density(white)
+    white = white @ directions.wide
     centred = white - white[training].mean(0)
     moments = centred[training].T @ centred[training] / len(training)
     root = inverse_root(moments, _MIN_VARIANCE)
@@ -154,7 +198,7 @@ def skewed_log_density(white: np.ndarray, training: np.ndarray) -> np.ndarray:
     log_slope = (power.lambdas_ - 1) * np.sign(components) * np.log1p(np.abs(components))
     log_p = -0.5 * (z**2 + np.log(2 * np.pi)) + log_slope - np.log(scale)
     # FastICA of whitened samples is a rotation, so its determinant is 1.
-    return log_p.sum(1) + np.linalg.slogdet(root)[1]
+    return log_p_narrow + log_p.sum(1) + np.linalg.slogdet(root)[1]
 
 
 def _fit_degrees_of_freedom(q: np.ndarray, p: int) -> float:

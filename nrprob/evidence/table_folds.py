@@ -26,9 +26,6 @@ from nrprob.evidence.null_model import NullModel, observed_t_log_density, skewed
 _LARGE_GROUP = 8
 # Smallest number of training samples per numeric column for the null model of skewed columns.
 _SAMPLES_PER_COLUMN = 4
-# Smallest variance of whitened columns for this null model. Columns that nearly depend linearly on
-# each other have a smaller variance in some direction, since the fit adds a ridge.
-_LEAST_VARIANCE = 0.01
 DEPENDENT = "one cluster with columns that depend on each other"
 NORMAL = "one Gaussian, common covariance"
 NULL_T = next(name for name, settings in NULL_MODELS.items() if settings == (False, True))
@@ -123,9 +120,7 @@ def _numeric_log_densities(
         log_p[NORMAL] = -0.5 * (square + n_observed * np.log(2 * np.pi))
     if np.isnan(white).any() or transformed:
         return log_p | {NULL_T: observed_t_log_density(square, n_observed, training)}
-    variances = np.linalg.eigvalsh(np.atleast_2d(np.cov(white[training], rowvar=False)))
-    many = len(training) > _SAMPLES_PER_COLUMN * white.shape[1]
-    if many and variances[0] > _LEAST_VARIANCE:
+    if len(training) > _SAMPLES_PER_COLUMN * white.shape[1]:
         log_p[SKEWED] = skewed_log_density(white, training)
     sizes = np.bincount(groups[training])
     # Small groups share one covariance, and their means are the fitted group effects.

@@ -404,7 +404,9 @@ class ConditionalMixture(
     The rounding step of a column is the median difference between consecutive distinct values. A
     column with very unequal differences counts as not rounded. So does a column whose
     :math:`h_j^2 / 12` is below 0.001 of its residual variance. Fits of stored rows have no
-    correction for rounding.
+    correction for rounding. In mixed or incomplete tables and joint fits, numeric columns that
+    depend linearly on each other, such as copies, have a rounding variance of at least 1e-6 of
+    their residual variance.
 
     Values are assumed to be missing at random, given the observed values and the known group. The
     objectives of normal and t errors are comparable, because both are densities of the same

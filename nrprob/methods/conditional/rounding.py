@@ -17,6 +17,11 @@ _LEAST = 1e-3  # smaller rounding variances, relative to the residual variance, 
 _DIGITS = 9  # decimals, in residual standard deviations, to which values count as equal
 _MOST = 1 << 14  # maximum number of samples from which the step is computed
 _FEW_STEPS = 3  # columns with at most this many steps count as rounded
+# If an eigenvalue of the correlation matrix of the residuals is below this value, columns depend
+# linearly on each other. The rounding variances are then at least this part of the residual
+# variances.
+_DEPENDENT = 1e-6
+_CONSTANT = 1e-12  # smaller residual variances, relative to the largest one, count as 0
 _COARSE = 0.25  # a column is coarse above this ratio of rounding variance and residual variance
 _EQUAL = 0.25  # a column is rounded if the lowest decile of its steps exceeds this times the median
 
@@ -46,6 +51,31 @@ def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
         if steps.size <= _FEW_STEPS or np.quantile(steps, 0.1) > _EQUAL * step:
             result[j] = step**2 / 12
     return np.where(result >= _LEAST, result, 0.0) * np.maximum(variances, 0)
+
+
+def bound_rounding(rounding: np.ndarray | None, covariance: np.ndarray) -> np.ndarray | None:
+    """Bound the covariance of the rounding errors below if columns depend linearly on each other.
+
+    Without a bound, the variance of the errors would approach 0 in some direction, as far as the
+    number of EM steps allows. Objectives of several fits could then not be compared.
+
+    Parameters
+    ----------
+    rounding : (d, d) covariance of the rounding errors; None if it is 0
+    covariance : (d, d) covariance of the residuals about the means of the known groups
+    """
+    variances = np.diagonal(covariance)
+    if not variances.max() > 0:
+        return rounding
+    constant = variances <= _CONSTANT * variances.max()
+    variances = np.where(constant, variances.mean(), variances)
+    correlation = covariance / np.sqrt(np.outer(variances, variances))
+    if np.linalg.eigvalsh(correlation)[0] > _DEPENDENT:
+        return rounding
+    least = _DEPENDENT * variances
+    if rounding is None:
+        return np.diag(least)
+    return rounding + np.diag(np.maximum(least - np.diagonal(rounding), 0.0))
 
 
 def is_coarse(rounding: np.ndarray, variances: np.ndarray) -> bool:

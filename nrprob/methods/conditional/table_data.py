@@ -18,6 +18,7 @@ from nrprob.methods.conditional.one_component import (
     effect_variance,
     fit_one_component,
 )
+from nrprob.methods.conditional.rounding import bound_rounding
 from nrprob.methods.conditional.table import DiscreteColumn, take_rows
 from nrprob.methods.conditional.units import Units
 from nrprob.statistics.weighted import row_mean, total_weight
@@ -36,7 +37,8 @@ class TableData:
     n_groups : number of known groups, L
     labels : (n,) cluster of labelled samples, else -1; None without labels
     target : (d,) diagonal of the matrix to which covariances shrink, up to a factor; by default 1
-    rounding : (d, d) covariance of the rounding errors of the numeric columns; by default 0
+    rounding : (d, d) covariance of the rounding errors of the numeric columns; by default 0, or a
+        small multiple of the residual variances if columns depend linearly on each other
     nu0, tau0 : weight of the ridge, and prior variance of the group effects; estimated if None
     mass : (n,) weights of the samples; None if all are 1
     one_component : one-component fit to the numeric columns; None without numeric columns
@@ -61,6 +63,7 @@ class TableData:
         if self.x is not None:
             known = self.groups, self.n_groups, self.mass
             self.one_component = fit_one_component(self.x, *known)
+            self.rounding = bound_rounding(self.rounding, self.one_component.covariance)
             if self.columns:
                 self.location = LocationDesign.learn(self.columns, *known)
 

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from nrprob import ConditionalMixture
-from nrprob.methods.conditional.rounding import has_coarse_scores, rounding_variances
+from nrprob.methods.conditional.rounding import (
+    bound_rounding,
+    has_coarse_scores,
+    rounding_variances,
+)
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.metrics import adjusted_rand_index
 
@@ -35,6 +39,34 @@ def test_rounded_columns_have_the_variance_of_uniform_errors(step):
         rounding_variances(copies, np.ones(3)), result / variances, rtol=1e-6
     )
     assert (rounding_variances(x, 1e4 * result) == 0).all()
+
+
+def test_columns_that_depend_linearly_on_each_other_have_rounding_errors():
+    x = measured() * [1.0, 10.0, 0.1]
+    covariance = np.cov(x.T)
+    assert bound_rounding(None, covariance) is None
+    covariance = np.cov(np.column_stack([x, x @ [1.0, 2.0, -1.0]]).T)
+    least = 1e-6 * np.diagonal(covariance)
+    np.testing.assert_allclose(bound_rounding(None, covariance), np.diag(least))
+    given = np.diag(least * [0, 2, 0, 0.5])
+    np.testing.assert_allclose(np.diagonal(bound_rounding(given, covariance)), least * [1, 2, 1, 1])
+    # A column without residuals has the mean variance of the other columns.
+    covariance = np.diag([2.0, 4.0, 0.0])
+    np.testing.assert_allclose(np.diagonal(bound_rounding(None, covariance)), [2e-6, 4e-6, 2e-6])
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+def test_a_copied_column_has_the_same_small_variance_after_any_number_of_steps():
+    rng = np.random.default_rng(0)
+    table = np.column_stack([measured(120), rng.integers(2, size=120)])
+    table = np.column_stack([table[:, [0]] * 3, table])
+    smallest = []
+    for n_clusters, max_iter in ((1, 30), (1, 90), (3, 90)):
+        model = ConditionalMixture(
+            n_clusters, categorical=[4], max_iter=max_iter, tol=0, n_init=1, random_state=0
+        ).fit(table)
+        smallest.append(np.linalg.eigvalsh(model.covariance_)[0])
+    np.testing.assert_allclose(smallest, smallest[0], rtol=0.01)
 
 
 def test_ordered_columns_with_rare_values_are_coarse():
