@@ -63,10 +63,11 @@ def describe_clusters(
     """
     check_number("n_columns", n_columns, low=1, high=MOST, integer=True)
     X, known = extract_known(X, known)
-    names, indicators = None, {}
+    names, indicators, units = None, {}, {}
     if is_frame(X):
         ready = as_indicators(X)
-        X, names, indicators = ready.X, ready.feature_names_, ready.indicators_
+        X, names = ready.X, ready.feature_names_
+        indicators, units = ready.indicators_, ready.units_
     rows, design, _ = read_rows(X, known)
     names = feature_texts(names, None, rows.shape[1])
     values, codes = distinct_labels(labels, "labels", rows.shape[0])
@@ -79,6 +80,6 @@ def describe_clusters(
         rows, codes, range(len(values)), *adjust_for(design), n_nearest=0
     )  # fmt: skip
     return {
-        label: result.describe(i, names, indicators, {}, n_columns)
+        label: result.describe(i, names, indicators, {}, n_columns, units)
         for i, label in enumerate(values.tolist())
     }

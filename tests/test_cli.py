@@ -1474,3 +1474,25 @@ def test_fit_takes_logarithms_of_skewed_columns(invoke, tmp_path):
         assert stored["scores"]["NMI of sought"] > 0.8
     line = refused(invoke("fit", data, *options, "--log", "incme", "--out", tmp_path / "no"))
     assert "column without measurements; got 'incme'" in line
+
+
+def test_units_of_columns_stand_with_their_values(invoke, tmp_path):
+    rng = np.random.default_rng(0)
+    sought, smoker = np.arange(60) % 2, rng.random(60) < 0.5
+    rows = [
+        f"{20.5 + 30 * c + z:.1f} %;€ {12.5 + 2 * z:.1f};{'ja' if s else 'nein'}".replace(".", ",")
+        for c, z, s in zip(sought, rng.normal(size=60), smoker, strict=True)
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["Anteil;Preis;Raucher", *rows]))
+    out = tmp_path / "out"
+    options = ["--method", "conditional-mixture", "--k", "2", "--no-plot", "--out", out, *FAST]
+    result = invoke("fit", tmp_path / "a.csv", *options)
+    assert result.exit_code == 0, result.output
+    stored = json.loads((out / "result.json").read_text())
+    assert stored["prepared"]["units"] == {"Anteil": "%", "Preis": "€"}
+    # A mean of percent is a mean, and not a share of rows.
+    profile = r"Anteil: mean \d+ % \(mean \d+ % of all\)"
+    page = page_of(out / "report.html")
+    assert len(re.findall(profile, result.stdout)) == len(re.findall(profile, page.text)) == 2
+    names = [name.strip() for cells in page.cells for name in cells]
+    assert {"Anteil [%]", "Preis [€]"} <= {*names} and not {"Anteil", "Preis"} & {*names}

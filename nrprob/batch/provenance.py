@@ -75,6 +75,7 @@ def _describe_preparation(plan: Plan) -> dict[str, Any]:
         "known": plan.model.known_names,
         "rows_left_out": [],
         "scales": scales,
+        "units": {} if data.binarize is not None else table.units,
         "notes": notes,
         "warnings": warnings,
     }

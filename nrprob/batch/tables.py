@@ -48,6 +48,7 @@ class Table:
     left_out : names of text columns of the file that are not features
     views : for every view, the indices of its columns; None without views
     notes : what was detected and changed while the file was read
+    units : units of columns, by name, such as "%"
     """
 
     X: Any
@@ -58,6 +59,7 @@ class Table:
     left_out: list[str] = field(default_factory=list)
     views: list[np.ndarray] | None = None
     notes: list[str] = field(default_factory=list)
+    units: dict[str, str] = field(default_factory=dict)
 
     def rows(self, chosen: np.ndarray) -> Table:
         """Return the table with the rows ``chosen``, a boolean mask (n,) or indices, only."""
@@ -255,6 +257,7 @@ def read_table(
     return Table(
         X, numeric, labels, row_names=frame.index.to_numpy(), left_out=text,
         notes=[*record.notes, *record.warnings],
+        units={name: record.units[name] for name in numeric if name in record.units},
     )  # fmt: skip
 
 

@@ -126,6 +126,8 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
             record,
             exclude=options.categorical,
         )
+        if is_data:
+            column_units = dict(record.units)  # label columns of other files may have equal names
     problems = _split_problems(record, options)
     X, row_names, names = _read_rows(options, sources[options.data])
     n, scaled = X.shape[0], options.standardize
@@ -213,6 +215,7 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
             "rows_left_out": np.setdiff1d(np.arange(n), rows).tolist(),
             "scales": ready.scales_,
             "indicators": ready.indicators_,
+            "units": {n: unit for n, unit in column_units.items() if n in ready.feature_names_},
             "notes": ready.notes,
             "warnings": ready.warnings,
         },

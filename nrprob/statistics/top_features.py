@@ -62,6 +62,7 @@ class Findings:
         indicators: Mapping[str, Sequence[str]],
         scales: Mapping[str, Sequence[float]],
         n_columns: int = 5,
+        units: Mapping[str, str] | None = None,
     ) -> str:
         """Describe the columns by which a cluster differs most from all other samples.
 
@@ -75,6 +76,7 @@ class Findings:
         indicators : for the name of a binary feature, (column of the table, value at 0, value at 1)
         scales : for the name of a standardised feature, (mean, standard deviation)
         n_columns : largest number of columns in the description
+        units : for the name of a feature with a unit, the unit
         """
         size = np.abs(self.differences[cluster])
         columns: dict[str, list[str]] = {}
@@ -94,7 +96,14 @@ class Findings:
                 # Enough decimals for two significant digits of the difference.
                 difference = max(abs(means[0] - means[1]), 1e-300)
                 decimals = int(np.clip(1 - np.floor(np.log10(difference)), 0, 9))
-                text = f"{means[0]:z.{decimals}f} ({means[1]:z.{decimals}f}{of_all})"
+                unit = (units or {}).get(name, "")
+                end = f" {unit}" if unit else ""
+                # A mean in percent must not look like a share of rows.
+                mean_of = "mean " if unit in ("%", "‰") else ""
+                text = (
+                    f"{mean_of}{means[0]:z.{decimals}f}{end} "
+                    f"({mean_of}{means[1]:z.{decimals}f}{end}{of_all})"
+                )
             if len(texts) < _MOST_VALUES:
                 texts.append(text)
         shown = list(columns.items())[:n_columns]

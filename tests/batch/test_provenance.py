@@ -173,3 +173,12 @@ def test_scales_of_matrices_are_known(tmp_path):
         scales = with_provenance(expand(model)).origin["prepared"]["scales"]
         assert [*scales] == ["feature 0", "feature 1", "feature 2"]
         np.testing.assert_allclose([*scales.values()], np.column_stack([mean, X.std(0)]))
+
+
+def test_units_of_features_are_recorded(tmp_path):
+    lines = ["share,size,group", *(f"{i % 7} %,{i % 5}.5,{i % 2} €" for i in range(20))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    data = {"file": str(tmp_path / "rows.csv"), "label_columns": ["group"]}
+    for binary, units in (({}, {"share": "%"}), ({"binarize": 2.5}, {})):
+        model = read_model({"data": data | binary, "methods": [{"name": "ib"}]})
+        assert with_provenance(expand(model)).origin["prepared"]["units"] == units

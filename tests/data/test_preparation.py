@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import nrprob
-from nrprob import CCIB, ConditionalMixture, DegenerateClusterWarning, explore, known, recommend
+from nrprob import (
+    CCIB,
+    ConditionalMixture,
+    DegenerateClusterWarning,
+    describe_clusters,
+    explore,
+    known,
+    recommend,
+)
 from nrprob.advice import choose_estimator
 from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import quote_names
@@ -712,3 +720,14 @@ def test_a_model_of_labels_and_numbers_is_recommended(frame):
     assert isinstance(model, ConditionalMixture)
     expected = model.fit(ready.X, known=ready.known).labels_
     np.testing.assert_array_equal(model.fit(numbers, known=["batch", "age"]).labels_, expected)
+
+
+def test_units_of_texts_are_kept(frame):
+    frame["share"] = [f"{j % 5 + 20 * (j % 2)} %" for j in range(ROWS)]
+    assert prepare(frame, known="batch").units_ == {"share": "%"}
+    assert prepare(frame.drop(columns="share"), known="batch").units_ == {}
+    assert prepare(frame.assign(share=frame["share"] + "!")).units_ == {}  # text
+    logarithm = prepare(frame.assign(share="1" + frame["share"]), log=["share"])
+    assert logarithm.units_ == {} and "log(share)" in logarithm.feature_names_
+    texts = describe_clusters(frame[["share"]], np.arange(ROWS) % 2)
+    assert texts[1] == "share: mean 22 % (mean 12 % of all)"

@@ -167,6 +167,14 @@ def test_a_european_table_of_a_spreadsheet(tmp_path, encoding):
     # The options say the same.
     told, _ = read(tmp_path / "a.csv", sep="semicolon", decimal=",", encoding=encoding)
     pd.testing.assert_frame_equal(told, frame)
+    assert record.units == {"Preis": "€", "Anteil": "%"}
+
+
+def test_units_in_the_line_after_the_header_are_recorded(tmp_path):
+    lines = ["a;b;c;d;e", "(kg);cm;;-;a text about the column"]
+    lines += [f"{i};{i + 0.5};x;{i};{i} %" for i in (1, 5, 7)]
+    frame, record = read(tmp_path / "a.csv", "\n".join(lines).encode())
+    assert record.units == {"a": "kg", "b": "cm", "e": "%"} and len(frame) == 3
 
 
 @pytest.mark.parametrize(

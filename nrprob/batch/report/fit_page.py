@@ -344,7 +344,7 @@ class Chapter:
             name, column = described.feature_names_[j], described.X[:, [j]]
             column = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
             column = self._rescale([name], column)[self.fitted, 0]
-            is_share = self.is_share(name) or bool(np.isin(column, (0, 1)).all())
+            is_share = self.is_share(name) or (self.label(name) == name and {*column} <= {0, 1})
             result.append(summarize_feature(name, column, self.codes, self.clusters, is_share))
         return result
 
@@ -365,10 +365,11 @@ class Chapter:
 
     def profile(self, i: int) -> str:
         """Describe cluster ``i`` by the columns in which it differs most from all other rows."""
-        features, scales = self.features, self.prepared.get("scales", {})
+        features, described = self.features, self.described
         assert features is not None
-        described = self.described
-        return features.describe(i, described.feature_names_, described.indicators_, scales)
+        names, indicators = described.feature_names_, described.indicators_
+        scales, units = (self.prepared.get(key, {}) for key in ("scales", "units"))
+        return features.describe(i, names, indicators, scales, units=units)
 
     @property
     def profiles(self) -> dict[str, str]:
@@ -381,6 +382,11 @@ class Chapter:
     def is_share(self, name: str) -> bool:
         """Whether a feature is an indicator, whose mean is the share of a value of a column."""
         return name in self.described.indicators_
+
+    def label(self, name: str) -> str:
+        """Name of a column, with its unit in brackets if the unit is known."""
+        unit = self.prepared.get("units", {}).get(name)
+        return f"{name} [{unit}]" if unit else name
 
     def top_features(self, i: int) -> list[tuple[str, float, float, float]]:
         """Features that distinguish cluster ``i`` most.
@@ -424,7 +430,7 @@ class Chapter:
         rows = nearest if table.row_names is None else table.row_names[nearest]
         sources = [self._source(j) for j in order.tolist()]
         columns = [*dict.fromkeys(sources)][:_MAX_VALUES]
-        names = [name for name, _ in columns]
+        names = [self.label(name) for name, _ in columns]
         values = [self._values(name, j, nearest) for name, j in columns]
         cells = [list(row) for row in zip(*values, strict=True)] or [[] for _ in rows]
         return names, [*zip(map(str, rows), cells, strict=True)]

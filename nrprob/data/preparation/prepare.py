@@ -74,6 +74,8 @@ class Prepared:
     indicators_ : dict
         For every binary column made from booleans or text: the column of the table, its value at 0
         and its value at 1. The value at 0 is empty if several values become 0.
+    units_ : dict
+        Unit of every column whose texts were numbers with a unit, such as "%" or "€".
     identifiers_ : list of str
         Columns of a frame that are left out since they identify rows.
     notes : list of str
@@ -89,6 +91,7 @@ class Prepared:
     scales_: dict[str, tuple[float, float]] = field(default_factory=dict)
     kinds_: dict[str, str] = field(default_factory=dict)
     indicators_: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    units_: dict[str, str] = field(default_factory=dict)
     identifiers_: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -261,7 +264,9 @@ def prepare_table(
     preparation.notes += record.notes
     preparation.warnings += record.warnings
     columns = preparation.select_features(X, chosen, record.problems)
-    return preparation.finish(columns, known, len(X), missing, log, standardize, of_frame=True)
+    ready = preparation.finish(columns, known, len(X), missing, log, standardize, of_frame=True)
+    ready.units_ = {name: u for name, u in record.units.items() if name in ready.feature_names_}
+    return ready
 
 
 def as_indicators(X: pd.DataFrame) -> Prepared:

@@ -60,12 +60,14 @@ class ReadingRecord:
     notes : descriptions of the changes
     warnings : decisions that may be wrong
     problems : columns that cannot be used as they are
+    units : units of columns of numbers, such as "%", by name of the column
     """
 
     has_options: bool = False
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    units: dict[str, str] = field(default_factory=dict)
 
     def add_warning(self, line: str) -> None:
         """Add the warning ``line``, whose last part advises an option of the command line.
@@ -282,6 +284,8 @@ class _Conversion:
         if result.notna().all() and (result == result.round()).all():
             result = result.astype(np.int64) if result.abs().max() < 2**53 else result
         self.frame[name] = result
+        if column.units[0]:
+            self._record.units[name] = column.units[0]
         for text, reading in column.readings.items():
             for change in _changes_of(text, reading, decimal):
                 examples = self._changes.setdefault(change, {})

@@ -10,7 +10,7 @@ import csv
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +33,7 @@ _NAMES = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "vertical bars",
           WHITESPACE: "spaces"}  # fmt: skip
 _SAMPLE = 300  # number of lines that are read to detect the dialect
 _HEADER = "column {}"  # names of the columns of a file without a header
+_LONGEST_UNIT = 12  # letters
 _WAVELENGTHS = 8  # minimum number of increasing numbers that are column names
 
 
@@ -56,6 +57,7 @@ class Header:
     notes : descriptions of what was detected
     warnings : decisions that may be wrong
     hint : what may be wrong if the table lacks a column that the user names; may be empty
+    units : units of columns, by name, from the line after the header
     """
 
     names: list[str]
@@ -64,6 +66,7 @@ class Header:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     hint: str = ""
+    units: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -169,16 +172,16 @@ def _detect_dialect(path: Path, options: ReadingOptions, version: tuple[int, int
         is_row = any(read_number(cell) for cell in records[0].cells)
         if len(names) == len(records[0].cells) > 1 and is_row:
             header = find_header([names, *(record.cells for record in records)])
-            header = Header(header.names, header.first - 1, header.has_index, header.notes,
-                            header.warnings)  # fmt: skip
+            header = replace(header, first=header.first - 1)
             comments -= 1
     if comments:
         first = next(line for line in lines if line.startswith("#")).strip()
         notes.append(f"{comments} comment line{'s' * (comments > 1)} skipped: {short_repr(first)}"
                      + ", ..." * (comments > 1))  # fmt: skip
     n_lines = start + (records[header.first - 1].last if header.first else 0)
-    header = Header(header.names, header.first, header.has_index, notes + header.notes,
-                    warnings + header.warnings, hint)  # fmt: skip
+    header = replace(
+        header, notes=notes + header.notes, warnings=warnings + header.warnings, hint=hint
+    )
     return Dialect(compression, encoding, separator, skips_spaces, header, n_lines)
 
 
@@ -291,7 +294,8 @@ def find_header(cells: Sequence[Sequence[str]]) -> Header:
         )
     first += 1
     if units := _units(rows, len(names)):
-        notes.append(f"the line after the header holds units and is skipped: {', '.join(units)}")
+        listed = ", ".join(units.values())
+        notes.append(f"the line after the header holds units and is skipped: {listed}")
         first += 1
     if not has_index and names[0] == "" and len(names) > 1:
         has_index = True  # as pandas writes its index
@@ -302,7 +306,14 @@ def find_header(cells: Sequence[Sequence[str]]) -> Header:
             f"columns with equal names are numbered: {quote_names(twice)} became "
             f"{quote_names([n for n in names if n not in header])}"
         )
-    return Header(names, first, has_index, notes, warnings)
+    # A long text describes a column rather than its unit, and "-" stands for no unit.
+    signs = {names[j]: text.strip("()[] ") for j, text in units.items()}
+    signs = {
+        name: sign
+        for name, sign in signs.items()
+        if len(sign) <= _LONGEST_UNIT and sign not in ("", "-", "–")
+    }
+    return Header(names, first, has_index, notes, warnings, units=signs)
 
 
 def _is_title(row: Sequence[str], width: int) -> bool:
@@ -344,23 +355,23 @@ def _are_names(header: Sequence[float | None]) -> bool:
     return n >= _WAVELENGTHS and all(a is not None and b is not None and a < b for a, b in pairs)
 
 
-def _units(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return the units of measurement in the first row; empty if this row holds no units.
+def _units(rows: Sequence[Sequence[str]], width: int) -> dict[int, str]:
+    """Return the units in the first row, by position of the column; empty if it holds no units.
 
     The row holds units if it has no number, and if at least two numeric columns of ``rows`` begin
     with a text. ``width`` is the number of columns.
     """
     if len(rows) < 3 or any(read_number(cell) for cell in rows[0]):
-        return []
-    units = []
+        return {}
+    units = {}
     for j, unit in enumerate(cell.strip() for cell in rows[0][:width]):
         column = [row[j].strip() for row in rows[1:] if j < len(row) and row[j].strip()]
         is_numeric = bool(column) and all(read_number(cell) for cell in column)
         if is_numeric and unit and unit.lower() not in MISSING_TEXT:
-            units.append(unit)
+            units[j] = unit
         elif not is_numeric and column and unit in column:
-            return []  # a row, since its text occurs again
-    return units if len(units) >= 2 else []
+            return {}  # a row, since its text occurs again
+    return units if len(units) >= 2 else {}
 
 
 def _numbered(names: Sequence[str], twice: Sequence[str]) -> list[str]:

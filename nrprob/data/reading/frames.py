@@ -72,6 +72,7 @@ def read_frame(
     frame.columns = [str(name) for name in frame.columns]
     if header is not None:
         record.notes += header.notes
+        record.units |= header.units
         for line in header.warnings:
             record.add_warning(line)
         frame = _drop_empty(frame, record)
