@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Dark and light colours alternate, each with a contrast ratio of at least 3 to white. All are
-# distinguishable with protanopia and deuteranopia.
+# distinguishable with protanopia and deuteranopia. The colours after the first eight maximise the
+# smallest distance in CIELAB; distances without a colour deficiency count half.
 COLOURS = (
-    "#00407a", "#e8590c", "#1f5134", "#c774b2", "#000000", "#7a9a1e", "#4b1196", "#807a70"
+    "#00407a", "#e8590c", "#1f5134", "#c774b2", "#000000", "#7a9a1e", "#4b1196", "#807a70",
+    "#3c0f4b", "#f0695a", "#7800d2", "#0096ff", "#694b00", "#3c964b", "#871e5a", "#ff1eff",
+    "#0000ff", "#ff4b87", "#5a0000", "#c33cc3",
 )  # fmt: skip
 SHARES = "cividis"  # colour map of shares from 0 to 1
 BAR = "#4c566a"  # colour of bars of a single category
@@ -43,7 +46,11 @@ def nth_hatch(number: int) -> str:
 
 
 def _shifted_index(number: int) -> int:
-    return (number + number // len(COLOURS)) % len(COLOURS)
+    """Index of a marker or hatch, which differs between categories of one colour.
+
+    Every index occurs with a dark and a light colour among the first 16 categories.
+    """
+    return (number + number // len(_MARKERS)) % len(_MARKERS)
 
 
 def contrast_ratio(first: Any, second: Any) -> float:
