@@ -1496,3 +1496,18 @@ def test_units_of_columns_stand_with_their_values(invoke, tmp_path):
     assert len(re.findall(profile, result.stdout)) == len(re.findall(profile, page.text)) == 2
     names = [name.strip() for cells in page.cells for name in cells]
     assert {"Anteil [%]", "Preis [€]"} <= {*names} and not {"Anteil", "Preis"} & {*names}
+
+
+def test_an_interrupted_test_says_where_the_labels_are(invoke, tmp_path, monkeypatch):
+    X = np.random.default_rng(0).normal(size=(40, 2)) + np.arange(40)[:, None] % 2 * 5
+    pd.DataFrame(X, columns=["a", "b"]).to_csv(tmp_path / "a.csv", index=False)
+
+    def interrupt(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fit_result, "check_clusters", interrupt)
+    out = tmp_path / "[out]"
+    result = invoke("fit", tmp_path / "a.csv", "--test", "--out", out, *FAST)
+    assert result.exit_code == 130 and len(pd.read_csv(out / "labels.csv")) == 40
+    line = f"note: the tests were interrupted; the labels are in {out / 'labels.csv'}"
+    assert result.stderr.splitlines()[-1] == line

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Exit, Option
 
 from nrprob.cli import validation
 from nrprob.cli.cluster_names import parse_cluster_names, require_all_names, warn_of_names
@@ -223,16 +223,21 @@ def fit(
         if test:
             from nrprob.batch.fit_result import check_clusters
 
-            fit_files.save_labels(result, folder)  # tests may take longer than the fit
-            with (
-                show_spinner("testing the clusters"),
-                warnings.catch_warnings(record=True) as caught,
-            ):
-                warnings.simplefilter("always")
-                result.tested = check_clusters(
-                    estimator, table.X, z, alpha=level, alert=result.alert,
-                    title_cluster=result.title_cluster,
-                )  # fmt: skip
+            # Tests may take longer than the fit, so the labels are written first.
+            labels_file = fit_files.save_labels(result, folder)[0]
+            try:
+                with (
+                    show_spinner("testing the clusters"),
+                    warnings.catch_warnings(record=True) as caught,
+                ):
+                    warnings.simplefilter("always")
+                    result.tested = check_clusters(
+                        estimator, table.X, z, alpha=level, alert=result.alert,
+                        title_cluster=result.title_cluster,
+                    )  # fmt: skip
+            except KeyboardInterrupt:
+                print_note(f"the tests were interrupted; the labels are in {labels_file}")
+                raise Exit(130) from None
             fitted.warnings += [str(w.message) for w in caught]
         fitted.warnings = list(dict.fromkeys(map(in_options, fitted.warnings)))
         with show_spinner("writing the results"):
