@@ -18,6 +18,11 @@ from nrprob.exceptions import short_repr
 __all__ = ["annotate", "rows_of"]
 
 
+# Names of embeddings that can be clustered; UMAP and t-SNE distort densities and distances.
+_EMBEDDINGS = ("pca", "harmony", "scvi", "lsi")
+_MANY_GENES = 100  # number of dense genes above which a message names an embedding
+
+
 @dataclass(frozen=True, eq=False)
 class AnnotatedRows:
     """Part of annotated data that is the input of a fit; made by `rows_of`.
@@ -147,23 +152,35 @@ def describe_counts(X: Any, *, as_options: bool = False) -> str:
     """Describe features of annotated data that are not raw counts, for a message.
 
     ``X`` are annotated data, or `AnnotatedRows`. If another entry holds raw counts, the text names
-    this entry, and how to select it: in Python, or on the command line with ``as_options``. The
-    text is empty if the features are counts, or an entry of obsm.
+    this entry, and how to select it: in Python, or on the command line with ``as_options``. If many
+    genes are dense, the text also names an embedding in obsm. The text is empty if the features are
+    counts, or an entry of obsm.
     """
     rows = X if isinstance(X, AnnotatedRows) else AnnotatedRows(X)
     adata = rows.data
-    if rows.obsm is not None or has_counts(matrix_of(rows)):
+    if rows.obsm is not None or has_counts(values := matrix_of(rows)):
         return ""
+
+    def select(part: str, name: str) -> str:
+        if as_options:
+            return f"--{part} {shlex.quote(name)} fits"
+        return f"nrprob.rows_of(adata, {part}={name!r}) selects"
+
     layers = [name for name, values in adata.layers.items() if name and has_counts(values)]
     what = name_features(rows.layer)
     text = f"{what} holds no raw counts, but values that were transformed or normalised"
     if layers:
-        select = f"nrprob.rows_of(adata, layer={layers[0]!r}) selects"
-        if as_options:
-            select = f"--layer {shlex.quote(layers[0])} fits"
-        text += f"; layer {layers[0]!r} holds counts: {select} these"
+        text += f"; layer {layers[0]!r} holds counts: {select('layer', layers[0])} these"
     elif adata.raw is not None and has_counts(adata.raw.X):
         text += "; raw.X holds counts: store them as X or as a layer to fit these"
+    # ConditionalMixture, which is recommended for dense values, would fit all genes.
+    embeddings = [name for name in adata.obsm if any(e in name.lower() for e in _EMBEDDINGS)]
+    if embeddings and adata.n_vars > _MANY_GENES and not hasattr(values, "tocsr"):
+        name = "X_pca" if "X_pca" in embeddings else embeddings[0]
+        text += (
+            f"; obsm {name!r} holds an embedding: {select('obsm', name)} it instead of all "
+            f"{adata.n_vars} genes"
+        )
     return text
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -29,6 +30,7 @@ from nrprob import (
 )
 from nrprob.batch import tables
 from nrprob.cli import app
+from nrprob.data.annotated import describe_counts
 from nrprob.evidence import Evidence
 from nrprob.successive import Exploration
 
@@ -361,6 +363,24 @@ def test_raw_counts_and_the_fitted_part_are_named(cells, tmp_path, command):
     assert "layer 'counts' holds counts: ResidualSpectral" in (text := say(layer="counts"))
     assert "no raw counts" not in text
     assert "obsm 'X_pca' is a table of continuous features" in say(obsm="X_pca")
+
+
+def test_an_embedding_is_named_if_many_genes_are_dense():
+    cells = anndata.AnnData(np.random.default_rng(0).normal(size=(6, 120)))
+    assert "obsm" not in describe_counts(cells)
+    cells.obsm["X_umap"] = np.zeros((6, 2))
+    assert "obsm" not in describe_counts(cells)
+    cells.obsm["X_my harmony"] = np.zeros((6, 3))
+    text = "obsm 'X_my harmony' holds an embedding: --obsm 'X_my harmony' fits it instead of all "
+    assert f"{text}120 genes" in describe_counts(cells, as_options=True)
+    cells.obsm["X_pca"] = np.zeros((6, 3))
+    select = "nrprob.rows_of(adata, obsm='X_pca') selects it"
+    with pytest.warns(UserWarning, match=re.escape(select)):
+        assert type(recommend(cells, n_clusters=2)).__name__ == "ConditionalMixture"
+    assert describe_counts(rows_of(cells, obsm="X_pca")) == ""
+    assert "obsm" not in describe_counts(cells[:, :50])
+    cells.X = sparse.csr_matrix(cells.X)
+    assert "obsm" not in describe_counts(cells)
 
 
 @pytest.mark.parametrize(
