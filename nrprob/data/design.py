@@ -25,6 +25,9 @@ from nrprob.data.labels import as_labels, as_plain_array, factorize, list_exampl
 from nrprob.exceptions import short_repr, warn
 from nrprob.known import Memberships
 
+# Numbers with decimals are refused as labels if more than this and half of the rows are distinct.
+_MOST_FLOAT_LABELS = 20
+
 
 @dataclass(frozen=True, eq=False)
 class Design:
@@ -451,8 +454,23 @@ def _read_array(known: Any, n_samples: int) -> _Input:
     name = known.name if is_pandas(known) else None
     names = [] if name is None else [name]
     where = f" in column {name!r}" if names else ""
+    if array.ndim == 1:
+        _check_discrete(array, where)
     columns = [array] if array.ndim == 1 else list(array.T)
     return _Input(labels=[as_labels(column, where) for column in columns], label_names=names)
+
+
+def _check_discrete(array: np.ndarray, where: str) -> None:
+    """Refuse a covariate (n,) in the place of labels: many distinct numbers with decimals."""
+    if array.dtype.kind != "f" or not np.isfinite(array).all() or (array == array.round()).all():
+        return
+    n_values = len(np.unique(array))
+    if n_values > max(_MOST_FLOAT_LABELS, len(array) / 2):
+        raise ValueError(
+            f"known labels must repeat; got {n_values} distinct numbers for {len(array)} rows"
+            f"{where}; pass a covariate as a 2-D array of one column, such as known[:, None], or "
+            "as a frame"
+        )
 
 
 def _check_length(n_known: int, n_samples: int) -> None:

@@ -21,6 +21,7 @@ from nrprob.estimator.weights import WeightedMixin, entries_with_weight
 from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.exceptions import short_repr, warnings_are_ignored
 from nrprob.methods.conditional.em import Hyperparameters
+from nrprob.methods.conditional.group_spreads import warn_of_group_spreads
 from nrprob.methods.conditional.joint_fit import fit_table
 from nrprob.methods.conditional.joint_search import Form
 from nrprob.methods.conditional.optima import OptimaMixin
@@ -349,7 +350,8 @@ class ConditionalMixture(
         If measurements are skewed, so that their logarithms form Gaussian clusters better (see
         ``log`` of `nrprob.prepare`); if the objectives of two solutions with different clusters
         differ by less than 1 nat; if a covariance matrix per cluster fits a complete numeric table
-        much better and changes the clusters; if clusters depend strongly on a known covariate,
+        much better and changes the clusters; if the samples of some known groups of such a table
+        vary twice as much as those of others; if clusters depend strongly on a known covariate,
         whose effect may not be linear; if there are outliers, and ``noise=0``; if cluster shares
         differ between known groups; if means of small groups are subtracted, or if subtracted means
         contain a part of the differences between clusters; if the proportion of missing values
@@ -702,6 +704,7 @@ class ConditionalMixture(
         if numeric and self.errors_ == "gaussian" and not warnings_are_ignored():
             residuals = task.source[0].cells - self.effects_[task.design.codes]
             warn_of_separate_covariances(residuals, self.labels_, self.n_clusters)
+            warn_of_group_spreads(residuals, self.labels_, task.design.codes)
 
     def _finish_numbers(self, task, result) -> None:
         """Set the fitted attributes of a complete numeric table."""

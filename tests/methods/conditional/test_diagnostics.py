@@ -1,4 +1,4 @@
-"""Warnings of a fit about cluster covariances, cluster shares, and outliers beside skewed columns.
+"""Warnings of a fit about covariances, spreads, cluster shares, and outliers in skewed columns.
 
 The tables have up to 400 samples, four columns, three known groups and two clusters.
 """
@@ -49,6 +49,31 @@ def test_clusters_of_one_covariance_cause_no_warning(settings):
         X, known, _ = make_table(seed, **settings)
         _, messages = fit_messages(X, known)
         assert not [m for m in messages if "a covariance matrix per cluster" in m]
+
+
+def test_groups_of_different_spread_are_named_if_they_are_covered_by_one_covariance():
+    for seed in range(2):
+        X, known, cluster = make_table(seed, apart=5.0)
+        spread = np.array([0.3, 1.0, 3.0])[known][:, None]
+        model, messages = fit_messages(spread * X, known)
+        assert len([m for m in messages if m.startswith("samples of some known groups vary")]) == 1
+        assert adjusted_rand_index(model.labels_, cluster) < 0.6
+        # The remedy of the message.
+        scaled = spread * X
+        for group in range(3):
+            scaled[known == group] /= scaled[known == group].std(0)
+        model, messages = fit_messages(scaled, known)
+        assert not [m for m in messages if "known groups vary" in m]
+        assert adjusted_rand_index(model.labels_, cluster) > 0.9
+
+
+@pytest.mark.parametrize("settings", [{"share": 0.15}, {"ratio": 3.5}, {"n": 70}])
+def test_groups_of_equal_spread_cause_no_warning(settings):
+    X, known, _ = make_table(2, **settings)
+    rng = np.random.default_rng(0)
+    heavy = X + rng.standard_t(2, size=X.shape)
+    for table in (X, heavy):
+        assert not [m for m in fit_messages(table, known)[1] if "known groups vary" in m]
 
 
 def test_unequal_clusters_of_all_groups_are_no_shares_by_group():
