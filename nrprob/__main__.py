@@ -1,6 +1,6 @@
 """``python -m nrprob``, for systems where the command ``nrprob`` is not on the path."""
 
-from nrprob.cli import app
+from nrprob.cli import start
 
 if __name__ == "__main__":
-    app()
+    start()

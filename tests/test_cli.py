@@ -1498,6 +1498,25 @@ def test_units_of_columns_stand_with_their_values(invoke, tmp_path):
     assert {"Anteil [%]", "Preis [€]"} <= {*names} and not {"Anteil", "Preis"} & {*names}
 
 
+def test_an_interrupt_ends_the_process_before_its_objects_are_freed():
+    """Python calls functions of `atexit` before it frees objects, but not if the process ends."""
+    code = """
+import atexit, sys
+import nrprob.cli
+atexit.register(print, "freed")
+def command():
+    print("printed", end="")
+    raise SystemExit(int(sys.argv[1]))
+nrprob.cli.app = command
+nrprob.cli.start()
+"""
+    for exit_code, printed in ((130, "printed"), (1, "printedfreed\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(exit_code)], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stdout) == (exit_code, printed)
+
+
 def test_an_interrupted_test_says_where_the_labels_are(invoke, tmp_path, monkeypatch):
     X = np.random.default_rng(0).normal(size=(40, 2)) + np.arange(40)[:, None] % 2 * 5
     pd.DataFrame(X, columns=["a", "b"]).to_csv(tmp_path / "a.csv", index=False)

@@ -8,6 +8,7 @@ command, so that ``--help`` and invalid options answer at once.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,9 @@ from nrprob.cli.run import check, run
 from nrprob.cli.terminal import in_one_line, print_result, show_spinner
 from nrprob.exceptions import InputError
 
-__all__ = ["app"]
+__all__ = ["app", "start"]
+
+_INTERRUPTED = 130  # exit code after Ctrl-C
 
 app = typer.Typer(
     help="Find a clustering that is not the one you already know.",
@@ -112,3 +115,19 @@ def main(
     """Find a clustering that is not the one you already know."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     set_environment()
+
+
+def start() -> None:
+    """Run the command of `sys.argv`; after an interrupt, end the process at once.
+
+    A computation of JAX may continue in threads of its own after an interrupt. It would access
+    freed memory if Python finalised its objects first.
+    """
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_INTERRUPTED)
+        raise
