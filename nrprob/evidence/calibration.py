@@ -48,24 +48,12 @@ def covering_designs(traits: TableTraits) -> list[str]:
     """Return the names of the null designs that resemble a table with these traits.
 
     The test has a p-value for the table only if all these designs are calibrated. The list is empty
-    if no design covers the table. This is so if a trait is outside the limits of the designs, or if
-    two of four traits hold: missing values, small known groups, skewed numeric columns, and
-    discrete columns only.
+    if no design covers the table; see `uncovered_traits`.
     """
-    low, high = _N_SAMPLES
-    small = traits.median_group < _SMALL_GROUP
-    out_of_range = (
-        not low <= traits.n_samples <= high
-        or traits.median_group < _SMALLEST_GROUP
-        or traits.n_numeric > _MOST_NUMERIC
-        or traits.n_discrete > _MOST_DISCRETE
-        or traits.n_clusters > _MOST_CLUSTERS
-        or traits.missing_share > _MOST_MISSING
-        or traits.skewness > _MOST_SKEWED
-    )
-    incomplete, discrete_alone = traits.missing_share > 0, not traits.n_numeric
-    if out_of_range or incomplete + small + discrete_alone + (traits.skewness > _SKEWED) > 1:
-        return []  # no design has two of these four traits
+    if uncovered_traits(traits):
+        return []
+    small, incomplete = traits.median_group < _SMALL_GROUP, traits.missing_share > 0
+    discrete_alone = not traits.n_numeric
     if not traits.n_discrete:
         designs = ["small-numeric" if small else "numeric", "skewed"]
     elif discrete_alone:
@@ -86,12 +74,41 @@ def covering_designs(traits: TableTraits) -> list[str]:
     return designs
 
 
+def uncovered_traits(traits: TableTraits) -> list[str]:
+    """Describe the traits for which no design covers a table; empty if some design covers it.
+
+    A trait may be outside the limits of the designs. No design has two of four traits: missing
+    values, small known groups, skewed numeric columns, and discrete columns only.
+    """
+    low, high = _N_SAMPLES
+    missing = f"{100 * traits.missing_share:.2g} % of the cells missing"
+    group = f"a median group of {traits.median_group:g} samples"
+    skewed = f"a skewness of {traits.skewness:.3g}"
+    limits = {
+        f"{traits.n_samples} samples": not low <= traits.n_samples <= high,
+        group: traits.median_group < _SMALLEST_GROUP,
+        f"{traits.n_numeric} numeric columns": traits.n_numeric > _MOST_NUMERIC,
+        f"{traits.n_discrete} discrete columns": traits.n_discrete > _MOST_DISCRETE,
+        f"{traits.n_clusters} clusters": traits.n_clusters > _MOST_CLUSTERS,
+        missing: traits.missing_share > _MOST_MISSING,
+        skewed: traits.skewness > _MOST_SKEWED,
+    }
+    rare = {
+        missing: traits.missing_share > 0,
+        group: traits.median_group < _SMALL_GROUP,
+        skewed: traits.skewness > _SKEWED,
+        "discrete columns only": not traits.n_numeric,
+    }
+    outside = [text for text, holds in limits.items() if holds]
+    together = [text for text, holds in rare.items() if holds]
+    return outside or ([" together with ".join(together)] if len(together) > 1 else [])
+
+
 def reason_without_p_value(traits: TableTraits) -> str:
     """Return why the test of a table has no p-value; an empty string if the test has one."""
-    designs = covering_designs(traits)
-    if not designs:
-        return f"no simulated design covers such a table ({_describe(traits)})"
-    for design in designs:
+    if uncovered := uncovered_traits(traits):
+        return f"no simulated design covers such a table ({', '.join(uncovered)})"
+    for design in covering_designs(traits):
         rejected, tested = REJECTIONS[design]
         if tested < _LEAST_TABLES:
             size = f" of more than {_LARGE} samples" if traits.n_samples > _LARGE else ""

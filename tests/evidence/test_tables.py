@@ -187,7 +187,14 @@ def test_p_values_are_shown_where_the_level_is_known(changes, design, monkeypatc
     monkeypatch.setattr(calibration, "REJECTIONS", dict.fromkeys(designs, (28, 400)))
     assert (reason_without_p_value(traits) == "") == bool(designs)
     if not design:
-        assert "no simulated design covers such a table" in reason_without_p_value(traits)
+        reason = reason_without_p_value(traits)
+        assert reason.startswith("no simulated design covers such a table (")
+        texts = {
+            "median_group": "a median group of", "n_samples": "samples", "missing_share": "missing",
+            "skewness": "a skewness of", "n_numeric": "discrete columns only",
+        }  # fmt: skip
+        assert all(texts[name] in reason for name in {*changes} & {*texts})
+        assert "clusters" not in reason and ("together" in reason) == (len(changes) > 1)
         return
     calibration.REJECTIONS[design] = 29, 400
     assert "rejected 29 of 400 simulated tables" in reason_without_p_value(traits)
