@@ -59,7 +59,7 @@ def describe_clusters(
     >>> from nrprob import describe_clusters
     >>> frame = pd.DataFrame({"height": [1.5, 1.6, 1.8, 1.9], "smoker": ["no", "no", "yes", "no"]})
     >>> describe_clusters(frame, [0, 0, 1, 1])[1]
-    'height: 1.85 (1.70 of all); smoker: yes 50 % (25 %)'
+    'height: 1.85 (1.70 overall); smoker: yes 50 % (25 %)'
     """
     check_number("n_columns", n_columns, low=1, high=MOST, integer=True)
     X, known = extract_known(X, known)

@@ -100,9 +100,10 @@ class Findings:
                 end = f" {unit}" if unit else ""
                 # A mean in percent must not look like a share of rows.
                 mean_of = "mean " if unit in ("%", "‰") else ""
+                overall_mean = " overall" * bool(of_all)
                 text = (
                     f"{mean_of}{means[0]:z.{decimals}f}{end} "
-                    f"({mean_of}{means[1]:z.{decimals}f}{end}{of_all})"
+                    f"({means[1]:z.{decimals}f}{end}{overall_mean})"
                 )
             if len(texts) < _MOST_VALUES:
                 texts.append(text)

@@ -412,6 +412,9 @@ def test_scales_that_are_left_apart_are_told(frame):
         ("zipper", np.repeat([40210, 21073, 10115, 80331], 5), False),
         ("row no", np.random.default_rng(0).permutation(20), True),
         ("no", np.repeat([4, 2, 9, 7], 5), False),
+        ("Kundennummer", np.random.default_rng(0).permutation(20) + 10**6, True),
+        ("Zimmernummer", np.repeat([4, 2, 9, 7], 5), False),
+        ("numbers", np.random.default_rng(0).permutation(20), False),
         ("code", np.random.default_rng(0).permutation(20) + 10**6, True),
         ("code", np.repeat([4, 2, 9, 7], 5), False),
         ("paid", np.repeat([4, 2, 9, 7], 5), False),
@@ -730,4 +733,4 @@ def test_units_of_texts_are_kept(frame):
     logarithm = prepare(frame.assign(share="1" + frame["share"]), log=["share"])
     assert logarithm.units_ == {} and "log(share)" in logarithm.feature_names_
     texts = describe_clusters(frame[["share"]], np.arange(ROWS) % 2)
-    assert texts[1] == "share: mean 22 % (mean 12 % of all)"
+    assert texts[1] == "share: mean 22 % (12 % overall)"

@@ -32,6 +32,7 @@ _IDENTIFIER = re.compile(
 # Columns with these names may also be features, such as the counts of these words in documents.
 _PERHAPS = re.compile(
     r"(.*[\s_.:-])?(index|key|row|nr|no|number|code|barcode|account|serial)([\s_.:-].*)?"
+    r"|.*(number|nummer|kennung|schlüssel)"  # also at the end of a compound, as Kundennummer
 )
 _YEAR = re.compile(r"(.*[\s_.:-])?(year|years|yr)([\s_.:-].*)?")
 

@@ -172,7 +172,7 @@ def test_descriptions_have_no_negative_zero():
         X + 0.1 * np.random.default_rng(0).normal(size=X.shape), codes, [0, 1], codes * 0
     )
     features = replace(features, overall=np.array([-1e-4]))
-    assert "(0.00 of all)" in features.describe(0, ["x"], {}, {})
+    assert "(0.00 overall)" in features.describe(0, ["x"], {}, {})
     assert template.format_difference(-0.001) == "+0.00" and template.format_digits(-0.0) == "0"
 
 
@@ -205,7 +205,7 @@ def test_a_description_names_columns_once_and_in_order():
     text = result.describe(1, names, indicators, {"c": (100.0, 10.0)})
     inside, overall = 100 * X[codes == 1].mean(0), 100 * X.mean(0)
     assert text == (
-        f"c: {100 + inside[3] / 10:.0f} ({100 + overall[3] / 10:.0f} of all); "
+        f"c: {100 + inside[3] / 10:.0f} ({100 + overall[3] / 10:.0f} overall); "
         f"site: x {inside[1]:.0f} % ({overall[1]:.0f} %), y {inside[4]:.0f} % ({overall[4]:.0f} %)"
     )
     assert result.describe(1, names, indicators, {}, n_columns=1).startswith("c: ")
