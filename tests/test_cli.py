@@ -149,7 +149,9 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     named = "--names", "A,B", "--names", "C,D"
     result = invoke("explore", data, "--compare", "other", *options, *named, "--force")
     assert result.exit_code == 0, result.output
-    assert "--names is given 2 times for 1 clustering;" in " ".join(result.stderr.split())
+    messages = " ".join(result.stderr.split())
+    assert "--names is given 2 times for 1 clustering;" in messages
+    assert "order of the clusters of this fit: cluster 0 is 'A', 1 is 'B'; other" in messages
     names = pd.read_csv(out / "labels.csv")
     assert (names.clustering_1_name == names.clustering_1.map({0: "A", 1: "B"})).all()
     told = json.loads((out / "result.json").read_text())["clusterings"][0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from nrprob.cli.options import split_names
-from nrprob.cli.terminal import print_warning
+from nrprob.cli.terminal import print_note, print_warning
 from nrprob.exceptions import InputError
 
-__all__ = ["parse_cluster_names", "require_all_names", "warn_of_names"]
+__all__ = ["parse_cluster_names", "report_names", "require_all_names"]
 
 
 def parse_cluster_names(texts: list[str] | None, n_clusters: int | str | None) -> list[str]:
@@ -42,8 +42,14 @@ def require_all_names(names: list[str], n_clusters: int | str | None) -> None:
         )
 
 
-def warn_of_names(names: list[str], n_clusters: int) -> None:
-    """Print a warning if the number of names is not the number of clusters."""
+def report_names(names: list[str], n_clusters: int) -> None:
+    """Print how clusters got their names, and a warning if the number of names is wrong."""
+    if names:
+        pairs = ", ".join(f"{i} is {name!r}" for i, name in enumerate(names[:n_clusters]))
+        print_note(
+            f"--names are in the order of the clusters of this fit: cluster {pairs}; other options "
+            "or rows can change the order, so compare the names with the descriptions"
+        )
     if names and len(names) != n_clusters:
         print_warning(
             f"--names has {len(names)} names for {n_clusters} clusters; other clusters keep their "

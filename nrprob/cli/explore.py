@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nrprob.cli.cluster_names import parse_cluster_names, require_all_names, warn_of_names
+from nrprob.cli.cluster_names import parse_cluster_names, report_names, require_all_names
 from nrprob.cli.data import check_groups, has_text_or_missing, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
@@ -184,7 +184,7 @@ def explore(
             f"clustering{'s' * (len(runs) != 1)}; the names of the others are not used"
         )
     for run in runs:
-        warn_of_names(run.cluster_names, run.fits[0].n_clusters)
+        report_names(run.cluster_names, run.fits[0].n_clusters)
         if run.alert:
             print_result(f"warning: {run.title}: {run.alert}")
     _show_exploration(result, runs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Exit, Option
 
 from nrprob.cli import validation
-from nrprob.cli.cluster_names import parse_cluster_names, require_all_names, warn_of_names
+from nrprob.cli.cluster_names import parse_cluster_names, report_names, require_all_names
 from nrprob.cli.data import check_groups, check_sparse, load_data, refuse_covariates
 from nrprob.cli.options import (
     Alpha,
@@ -243,7 +243,7 @@ def fit(
         with show_spinner("writing the results"):
             fit_files.save_fit(result, folder, picture)
             remove_others(folder, result.files)
-    warn_of_names(cluster_names, fitted.n_clusters)
+    report_names(cluster_names, fitted.n_clusters)
     show_fit(result)
 
 
