@@ -1493,7 +1493,7 @@ def test_units_of_columns_stand_with_their_values(invoke, tmp_path):
     stored = json.loads((out / "result.json").read_text())
     assert stored["prepared"]["units"] == {"Anteil": "%", "Preis": "€"}
     # A mean of percent is a mean, and not a share of rows.
-    profile = r"Anteil: mean \d+ % \(mean \d+ % of all\)"
+    profile = r"Anteil: mean \d+ % \(\d+ % overall\)"
     page = page_of(out / "report.html")
     assert len(re.findall(profile, result.stdout)) == len(re.findall(profile, page.text)) == 2
     names = [name.strip() for cells in page.cells for name in cells]

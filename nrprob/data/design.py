@@ -202,6 +202,8 @@ class DesignEncoder:
         source = _read_known(known, n_samples)
         if self.multi is None and source.covariates is not None:
             raise ValueError(_unsupported_message(source.kind, source.description))
+        if self.multi is not None and len(source.labels) == 1:
+            _check_discrete(source.labels[0], _format_where(source.label_names))
         coded = [factorize(labels) for labels in source.labels]
         labelings = np.stack([codes for codes, _ in coded], 1) if coded else _no_labels(n_samples)
         return self._learn_groups(
@@ -454,8 +456,6 @@ def _read_array(known: Any, n_samples: int) -> _Input:
     name = known.name if is_pandas(known) else None
     names = [] if name is None else [name]
     where = f" in column {name!r}" if names else ""
-    if array.ndim == 1:
-        _check_discrete(array, where)
     columns = [array] if array.ndim == 1 else list(array.T)
     return _Input(labels=[as_labels(column, where) for column in columns], label_names=names)
 

@@ -58,10 +58,11 @@ def test_a_covariate_in_the_place_of_labels_is_refused():
     ages = np.random.default_rng(0).uniform(20, 80, 60).round(2)
     for known in (ages, pd.Series(ages, name="age")):
         with pytest.raises(ValueError, match=r"labels must repeat; got .*known\[:, None\]"):
-            DesignEncoder().fit(known, 60)
+            DesignEncoder("product").fit(known, 60)
     assert DesignEncoder("product").fit(ages[:, None], 60).kind == "continuous"
-    assert DesignEncoder().fit(ages.round(), 60).kind == "labels"
-    assert DesignEncoder().fit(np.repeat(ages[:20], 3), 60).n_groups == 20
+    assert DesignEncoder("product").fit(ages.round(), 60).kind == "labels"
+    assert DesignEncoder("product").fit(np.repeat(ages[:20], 3), 60).n_groups == 20
+    assert DesignEncoder().fit(ages, 60).n_groups == 60  # the estimator takes labels only
 
 
 @pytest.mark.parametrize("form", sorted(set(FORMS) - {"one column", "frame"}))

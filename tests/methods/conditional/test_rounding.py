@@ -55,20 +55,6 @@ def test_columns_that_depend_linearly_on_each_other_have_rounding_errors():
     np.testing.assert_allclose(np.diagonal(bound_rounding(None, covariance)), [2e-6, 4e-6, 2e-6])
 
 
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
-def test_a_copied_column_has_the_same_small_variance_after_any_number_of_steps():
-    rng = np.random.default_rng(0)
-    table = np.column_stack([measured(120), rng.integers(2, size=120)])
-    table = np.column_stack([table[:, [0]] * 3, table])
-    smallest = []
-    for n_clusters, max_iter in ((1, 30), (1, 90), (3, 90)):
-        model = ConditionalMixture(
-            n_clusters, categorical=[4], max_iter=max_iter, tol=0, n_init=1, random_state=0
-        ).fit(table)
-        smallest.append(np.linalg.eigvalsh(model.covariance_)[0])
-    np.testing.assert_allclose(smallest, smallest[0], rtol=0.01)
-
-
 def test_ordered_columns_with_rare_values_are_coarse():
     groups = np.arange(200) % 2
     rating = DiscreteColumn(np.arange(200) % 5, 5, np.arange(5.0))
