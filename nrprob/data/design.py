@@ -25,7 +25,8 @@ from nrprob.data.labels import as_labels, as_plain_array, factorize, list_exampl
 from nrprob.exceptions import short_repr, warn
 from nrprob.known import Memberships
 
-# Numbers with decimals are refused as labels if more than this and half of the rows are distinct.
+# Numbers with decimals are refused as labels if they have more distinct values than this, and more
+# than half as many as there are rows.
 _MOST_FLOAT_LABELS = 20
 
 
@@ -461,7 +462,10 @@ def _read_array(known: Any, n_samples: int) -> _Input:
 
 
 def _check_discrete(array: np.ndarray, where: str) -> None:
-    """Refuse a covariate (n,) in the place of labels: many distinct numbers with decimals."""
+    """Raise ValueError if labels (n,) look like a covariate: many distinct numbers with decimals.
+
+    ``where`` names the column, for the message.
+    """
     if array.dtype.kind != "f" or not np.isfinite(array).all() or (array == array.round()).all():
         return
     n_values = len(np.unique(array))
@@ -516,7 +520,7 @@ def _no_labels(n_samples: int) -> np.ndarray:
     return np.empty((n_samples, 0), int)
 
 
-def _format_where(names: list[Any]) -> str:
+def _format_where(names: Sequence[Any]) -> str:
     return f" in {quote_names(names)}" if names else ""
 
 

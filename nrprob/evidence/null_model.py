@@ -35,7 +35,7 @@ from nrprob.statistics.groups import group_sums
 _MAX_ITER = 40  # EM iterations for t distributions
 _TOL = 1e-4  # EM stops below this change of the sample weights, relative to the largest weight
 _MIN_VARIANCE = 1e-6  # smallest variance of a null model; all samples have a variance of about 1
-_NARROW = 0.1  # largest variance of training samples in narrow directions
+_NARROW = 0.1  # narrow directions have a smaller variance of the training samples
 _ICA_TOL = 1e-3  # FastICA stops if no component turns by more than this, as 1 - |cosine|
 _DEGREES_OF_FREEDOM = (2.1, 200.0)  # bounds of the estimated degrees of freedom
 
@@ -46,7 +46,7 @@ class Directions(NamedTuple):
     Attributes
     ----------
     wide : (p, q) directions in which the samples vary
-    narrow : (p, p - q) directions in which the variance of the samples is far below 1
+    narrow : (p, p - q) directions in which the variance of the samples is below 0.1
     """
 
     wide: np.ndarray

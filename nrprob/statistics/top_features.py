@@ -86,10 +86,10 @@ class Findings:
             name = names[j]
             column, _, value = indicators.get(name, (name, "", ""))
             texts = columns.setdefault(column, [])
-            of_all = " of all" * (len(columns) == 1 and not texts)
+            is_first = len(columns) == 1 and not texts
             inside, overall = self.inside[cluster, j], self.overall[j]
             if name in indicators:
-                text = f"{value} {100 * inside:.0f} % ({100 * overall:.0f} %{of_all})"
+                text = f"{value} {100 * inside:.0f} % ({100 * overall:.0f} %{' of all' * is_first})"
             else:
                 mean, deviation = scales.get(name, (0.0, 1.0))
                 means = inside * deviation + mean, overall * deviation + mean
@@ -100,10 +100,9 @@ class Findings:
                 end = f" {unit}" if unit else ""
                 # A mean in percent must not look like a share of rows.
                 mean_of = "mean " if unit in ("%", "‰") else ""
-                overall_mean = " overall" * bool(of_all)
                 text = (
                     f"{mean_of}{means[0]:z.{decimals}f}{end} "
-                    f"({means[1]:z.{decimals}f}{end}{overall_mean})"
+                    f"({means[1]:z.{decimals}f}{end}{' overall' * is_first})"
                 )
             if len(texts) < _MOST_VALUES:
                 texts.append(text)

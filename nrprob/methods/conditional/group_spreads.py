@@ -1,7 +1,7 @@
 """Warn of known groups that differ in the spread of their samples.
 
-All known groups of the model have one covariance of the errors. If the values of one group vary
-more than those of others, its samples may form clusters of their own.
+All known groups of the model have one covariance of the errors. If one group has larger errors than
+other groups, its samples may form clusters of their own.
 
 Sizes: n samples, d numeric columns, L known groups, K clusters.
 """
@@ -12,6 +12,7 @@ import numpy as np
 from scipy.stats import kruskal
 
 from nrprob.exceptions import warn
+from nrprob.statistics.groups import group_means
 
 _MAX_SAMPLES = 1 << 14  # largest number of samples, evenly spaced, that are compared
 _LEAST_SIZE = 20  # smaller groups are not compared
@@ -20,7 +21,7 @@ _LEVEL = 1e-4  # largest p-value for a warning
 
 
 def warn_of_group_spreads(residuals: np.ndarray, labels: np.ndarray, codes: np.ndarray) -> None:
-    """Warn if the errors of some known groups are twice as large as those of others.
+    """Warn if some known groups have errors that are twice as large as in other groups.
 
     The error of a sample is its distance from the centre of its cluster and known group, with
     columns divided by their standard deviations. The spread of a group is the median error of its
@@ -35,11 +36,13 @@ def warn_of_group_spreads(residuals: np.ndarray, labels: np.ndarray, codes: np.n
     rows = np.linspace(0, len(labels) - 1, min(len(labels), _MAX_SAMPLES)).astype(int)
     residuals, labels, codes = residuals[rows], labels[rows], codes[rows]
     scale = residuals.std(0)
+    if not scale.any():
+        return
     errors = residuals[:, scale > 0] / scale[scale > 0]
     # The centre of a cluster within a group, so that a wrong group effect is no spread.
     _, pair = np.unique(labels * (codes.max() + 1) + codes, return_inverse=True)
     sizes = np.bincount(pair)
-    centres = np.stack([np.bincount(pair, column) for column in errors.T], 1) / sizes[:, None]
+    centres = group_means(errors, pair, len(sizes))
     distance = np.sqrt(((errors - centres[pair]) ** 2).mean(1))
     # A sample alone in its cluster and group has no error.
     counted = sizes[pair] > 1
@@ -53,7 +56,7 @@ def warn_of_group_spreads(residuals: np.ndarray, labels: np.ndarray, codes: np.n
     if low <= 0 or high < _LEAST_RATIO * low or kruskal(*by_group).pvalue > _LEVEL:
         return
     warn(
-        f"samples of some known groups vary {high / low:.1f} times as much as those of others; got "
-        "one covariance for all groups; compare with a fit of columns that are divided by their "
-        "standard deviations within known groups"
+        f"samples of some known groups vary {high / low:.1f} times as much as samples of other "
+        "groups; got one covariance for all groups; compare with a fit of columns that are divided "
+        "by their standard deviations within known groups"
     )

@@ -245,6 +245,7 @@ def test_the_page_of_a_fit(drawn, tmp_path):
         "Clusters of a <b>.csv beyond group <i>", *NAMES, origin["command"], "a <note>.", "0123",
         "a <warning>", "7 labelled rows, with the classes <one>, two", "it <s>said</s> so",
         f"<b>x</b> ({(known == 0).sum()}), y ({(known == 1).sum()})", "init<u>", "numpy 2.",
+        "Read the 2 warnings on this page",
     ):  # fmt: skip
         assert part in words, part
     assert len(page.images) == 3  # profiles, and the plane by known group and by cluster
