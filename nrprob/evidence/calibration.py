@@ -107,7 +107,8 @@ def uncovered_traits(traits: TableTraits) -> list[str]:
 def reason_without_p_value(traits: TableTraits) -> str:
     """Return why the test of a table has no p-value; an empty string if the test has one."""
     if uncovered := uncovered_traits(traits):
-        return f"no simulated design covers such a table ({', '.join(uncovered)})"
+        traits_outside = ", ".join(uncovered)
+        return f"the error rate of the test was not measured for such tables ({traits_outside})"
     for design in covering_designs(traits):
         rejected, tested = REJECTIONS[design]
         if tested < _LEAST_TABLES:

@@ -81,6 +81,7 @@ class CrossFit:
     pairs : for every fold, numbers (2,) of near pairs and of all pairs of training samples; see
         `count_near_pairs`
     gap_width : mean width of the gap over folds, in the units of ``score``
+    gap_cluster : the cluster of the scores, as in ``labels``; None without scores
     n_clusters : for every fold, the number of clusters
     """
 
@@ -90,6 +91,7 @@ class CrossFit:
     counts: list[GapCount]
     pairs: list[np.ndarray]
     gap_width: float
+    gap_cluster: int | None
     n_clusters: list[int]
 
 
@@ -166,7 +168,7 @@ def cross_fit(
         widths.append(plotted.edges[2] - plotted.edges[1])
     gap_width = float(np.mean(widths)) if widths else 0.0
     gain = _join_gains(gains, n)
-    return CrossFit(gain, labels, score, counts, pairs, gap_width, n_clusters)
+    return CrossFit(gain, labels, score, counts, pairs, gap_width, plotted_cluster, n_clusters)
 
 
 def _join_gains(

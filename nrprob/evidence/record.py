@@ -57,6 +57,9 @@ class Evidence:
         has one cluster. All scores are 0 if the estimator has one cluster.
     gap_width_ : float
         Width of the low-density gap in the units of ``discriminant_score_``, averaged over folds.
+    gap_cluster_ : int or None
+        Cluster that ``discriminant_score_`` compares with the others. It shows the strongest
+        indication of a gap among the training samples of the first fold. None without scores.
     gap_counts_ : ndarray of shape (n_splits, n_folds, 3)
         Three numbers per fold. The first is the number of distinct held-out samples on the less
         populated side of the gap, summed over known groups. The second is the number of distinct
@@ -116,6 +119,7 @@ class Evidence:
     distinct_: np.ndarray
     withheld_: str = ""
     gain_by_null_model_: dict[str, float] = field(default_factory=dict)
+    gap_cluster_: int | None = None
 
     @property
     def supports_clusters(self) -> bool:
@@ -146,10 +150,10 @@ class Evidence:
         if self.p_structure_ is None:
             reason = self.withheld_.partition(" (")[0]
             return f"{result}; there is no p-value, since {reason}"
-        result = f"{result} ({_format_p(self.p_structure_)})"
+        result = f"{result} ({format_p(self.p_structure_)})"
         if self.p_gap_ is not None and self.has_gap:
             link = "and" if self.supports_clusters else "but"
-            return f"there are gaps between the groups ({_format_p(self.p_gap_)}), {link} {result}"
+            return f"there are gaps between the groups ({format_p(self.p_gap_)}), {link} {result}"
         if not self.supports_clusters:
             return f"{result}; small or overlapping groups cannot be excluded"
         if self.p_gap_ is None:
@@ -174,14 +178,14 @@ class Evidence:
                 f"gain {np.mean(self.gain_[self.distinct_]):+.3f} nats per sample ({fits}); no "
                 f"p-value, since {self.withheld_}"
             )
-        p = f"{_format_p(self.p_structure_)}; {fits}"
+        p = f"{format_p(self.p_structure_)}; {fits}"
         groups = " per known group" if len(self.group_names_) > 1 else ""
         null = one_null = f"one elliptical distribution{groups}"
         if any(name.startswith("the column") for name in self.gain_by_null_model_):
             null, one_null = "every model without clusters", "a model without clusters"
         has_structure = self.p_structure_ <= self.alpha
         if self.p_gap_ is not None and self.has_gap:
-            gap = f"a low-density gap between them ({_format_p(self.p_gap_)})"
+            gap = f"a low-density gap between them ({format_p(self.p_gap_)})"
             if has_structure:
                 return f"clusters with {gap}; {null} is rejected ({p})"
             return (
@@ -195,7 +199,7 @@ class Evidence:
             )
         gap = "test for a low-density gap, since values are discrete"
         if self.p_gap_ is not None:
-            gap = f"low-density gap between clusters ({_format_p(self.p_gap_)})"
+            gap = f"low-density gap between clusters ({format_p(self.p_gap_)})"
         return (
             f"{null} is rejected ({p}), but there is no {gap}; overlapping clusters, skewness or "
             "curvature would give the same result"
@@ -241,5 +245,6 @@ class Evidence:
         )  # fmt: skip
 
 
-def _format_p(p: float) -> str:
+def format_p(p: float) -> str:
+    """Format a p-value as in "p = 0.02"."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"

@@ -272,6 +272,9 @@ def test(
         p = p_gap = 1.0
     # Labels and scores of the first split; copies get the values of their first copy.
     labels = first.labels if fit_labels is None else fit_labels[first.labels]
+    gap_cluster = first.gap_cluster
+    if fit_labels is not None and gap_cluster is not None:
+        gap_cluster = int(fit_labels[gap_cluster])
     withheld = fits.why_unmeasured
     return Evidence(
         None if withheld else p, None if withheld else p_gap, t, gains[best_null][copies.set_index],
@@ -279,7 +282,7 @@ def test(
         first.score[copies.set_index], first.gap_width, np.array(counts),
         n_clusters=int(np.bincount(n_clusters).argmax()), withheld_=withheld,
         gain_by_null_model_={name: float(gain.mean()) for name, gain in gains.items()},
-        **description,
+        gap_cluster_=gap_cluster, **description,
     )  # fmt: skip
 
 

@@ -188,6 +188,7 @@ def test_labels_are_those_of_the_fit(seed):
     # The plot has the direction to one cluster: it is on one side in every fold.
     sides = [(result.discriminant_score_ > 0)[model.labels_ == c].mean() for c in range(3)]
     assert max(sides) > 0.95 and np.sum(np.array(sides) > 0.5) == 1
+    assert result.gap_cluster_ == np.argmax(sides)
 
 
 def test_p_values_do_not_depend_on_labels_and_the_picture_has_those_of_the_fit():
