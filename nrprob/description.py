@@ -8,6 +8,7 @@ from nrprob.data.frames import extract_known, is_frame
 from nrprob.data.preparation.prepare import as_indicators
 from nrprob.data.validation import MOST, check_number
 from nrprob.plotting.groups import adjust_for, distinct_labels, feature_texts, read_rows
+from nrprob.statistics.table_units import TableUnits
 from nrprob.statistics.top_features import find_top_features
 
 __all__ = ["describe_clusters"]
@@ -63,11 +64,11 @@ def describe_clusters(
     """
     check_number("n_columns", n_columns, low=1, high=MOST, integer=True)
     X, known = extract_known(X, known)
-    names, indicators, units = None, {}, {}
+    names, units = None, TableUnits()
     if is_frame(X):
         ready = as_indicators(X)
         X, names = ready.X, ready.feature_names_
-        indicators, units = ready.indicators_, ready.units_
+        units = TableUnits(ready.indicators_, symbols=ready.units_)
     rows, design, _ = read_rows(X, known)
     names = feature_texts(names, None, rows.shape[1])
     values, codes = distinct_labels(labels, "labels", rows.shape[0])
@@ -80,6 +81,6 @@ def describe_clusters(
         rows, codes, range(len(values)), *adjust_for(design), n_nearest=0
     )  # fmt: skip
     return {
-        label: result.describe(i, names, indicators, {}, n_columns, units)
+        label: result.describe(i, names, units, n_columns)
         for i, label in enumerate(values.tolist())
     }

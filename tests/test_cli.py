@@ -128,7 +128,7 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     assert len(page.images) == 4
     text = " ".join(page.text.split())
     assert (
-        "Clusters with a low-density gap between them" in text
+        "clusters with a low-density gap between them" in text
         and "The search ended: clustering 2" in text
     )
 
@@ -933,6 +933,8 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
     frame = pd.read_csv(untidy).drop(index=[3, 5, 8])
     assert labels["row"].tolist() == frame["sample"].tolist()
     assert any("'sample' names the rows of the results" in line for line in said)
+    heads = [cells[0] for cells in page_of(tmp_path / "out" / "report.html").cells]
+    assert "sample" in heads and "row" not in heads
     for name in ("group", "sought"):
         assert labels[name].tolist() == frame[name].tolist()
 
@@ -1471,7 +1473,8 @@ def test_fit_takes_logarithms_of_skewed_columns(invoke, tmp_path):
     for number, log in enumerate(("auto", "income,spending")):
         result = invoke("fit", data, *options, "--log", log, "--out", tmp_path / str(number))
         assert result.exit_code == 0, result.output
-        assert "log(income)" in result.stdout and "logarithms of columns" in result.stderr
+        assert "income: geometric mean" in result.stdout
+        assert "logarithms of columns" in result.stderr
         stored = json.loads((tmp_path / str(number) / "result.json").read_text())
         assert stored["scores"]["NMI of sought"] > 0.8
     line = refused(invoke("fit", data, *options, "--log", "incme", "--out", tmp_path / "no"))
@@ -1493,11 +1496,22 @@ def test_units_of_columns_stand_with_their_values(invoke, tmp_path):
     stored = json.loads((out / "result.json").read_text())
     assert stored["prepared"]["units"] == {"Anteil": "%", "Preis": "€"}
     # A mean of percent is a mean, and not a share of rows.
-    profile = r"Anteil: mean \d+ % \(\d+ % overall\)"
+    profile = r"Anteil: mean [\d.]+\s% \([\d.]+\s% overall\)"
     page = page_of(out / "report.html")
     assert len(re.findall(profile, result.stdout)) == len(re.findall(profile, page.text)) == 2
     names = [name.strip() for cells in page.cells for name in cells]
     assert {"Anteil [%]", "Preis [€]"} <= {*names} and not {"Anteil", "Preis"} & {*names}
+    options += ["--log", "Preis", "--id", "Raucher", "--force"]
+    result = invoke("fit", tmp_path / "a.csv", *options)
+    assert result.exit_code == 0, result.output
+    prepared = json.loads((out / "result.json").read_text())["prepared"]
+    assert prepared["units"] == {"Anteil": "%", "Preis": "€"}
+    assert prepared["logarithms"] == {"log(Preis)": ["Preis", 0.0]}
+    page = page_of(out / "report.html")
+    assert "Preis [€], geometric mean" in {name.strip() for cells in page.cells for name in cells}
+    assert "The fit used logarithms of Preis." in page.text
+    heads = [cells[0].strip() for cells in page.cells]
+    assert heads.count("Raucher") == 2 and "row" not in heads
 
 
 def test_an_interrupt_ends_the_process_before_its_objects_are_freed():

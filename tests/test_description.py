@@ -31,7 +31,7 @@ def test_means_and_shares(table):
     shares = [100 * rows["smokes"].mean() for rows in (inside, frame)]
     blue = [100 * (rows["colour"].dropna() == "blue").mean() for rows in (inside, frame)]
     parts = result["v"].split("; ")
-    assert size in parts and " of all)" in parts[0]
+    assert size in parts and " overall)" in parts[0]
     assert f"smokes: true {shares[0]:.0f} % ({shares[1]:.0f} %)" in parts
     assert any(f"blue {blue[0]:.0f} % ({blue[1]:.0f} %)" in part for part in parts)
     # The known site explains the dose.
@@ -44,7 +44,7 @@ def test_units_do_not_matter_and_arrays_have_numbers(table):
     scaled = frame.assign(size=1000 * frame["size"])
     first, second = (describe_clusters(f, labels, known="site") for f in (frame, scaled))
     for label in ("u", "v"):
-        rest = [re.sub(r"size: [\d.]+ \([\d.]+", "", result[label]) for result in (first, second)]
+        rest = [re.sub(r"size: [\d.,]+ \([\d.,]+", "", result[label]) for result in (first, second)]
         assert rest[0] == rest[1] != first[label]
     values = describe_clusters(frame[["size", "dose"]].to_numpy(), labels, known=frame["site"])
     assert values["v"].startswith("feature 0: ")

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_clusters", "save_exploration", "save_fit", "save_labels"]
 
+# Axis of the plot of a test, for readers who do not know discriminants.
+_AXIS = "position along the separating direction (in standard deviations within clusters)"
 _PLAIN_TEXT = {"text.parse_math": False}  # for dollars in column names
 # Entries of the summary of a clustering within an exploration.
 _OF_CLUSTERING = ("method", "parameters", "n_clusters", "cluster_sizes", "objective", "scores")
@@ -262,9 +264,11 @@ def _draw_chapter(
         if result.cluster_names:
             names = [result.title_cluster(c) for c in range(evidence.labels_.max() + 1)]
         with matplotlib.rc_context(_PLAIN_TEXT):
-            pictures[evidence_name] = _encode_figure(
-                evidence.plot(cluster_names=names).figure, "png"
-            )
+            ax = evidence.plot(cluster_names=names)
+            ax.set_xlabel(_AXIS)
+            title = ax.get_title().replace("samples without a score", "rows without a position")
+            ax.title.set_text(title)
+            pictures[evidence_name] = _encode_figure(ax.figure, "png")
         chapter.add_evidence(pictures[evidence_name])
     return pictures
 

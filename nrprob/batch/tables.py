@@ -45,6 +45,7 @@ class Table:
     labelings : labels (n,) of every labeling, by name of the labeling
     image_shape : height and width of an image, if every row is one
     row_names : names of the rows; None without names
+    identifier : name of the column that has the names of the rows; "row" without such a column
     left_out : names of text columns of the file that are not features
     views : for every view, the indices of its columns; None without views
     notes : what was detected and changed while the file was read
@@ -56,6 +57,7 @@ class Table:
     labelings: dict[str, np.ndarray] = field(default_factory=dict)
     image_shape: tuple[int, int] | None = None
     row_names: np.ndarray | None = None
+    identifier: str = "row"
     left_out: list[str] = field(default_factory=list)
     views: list[np.ndarray] | None = None
     notes: list[str] = field(default_factory=list)

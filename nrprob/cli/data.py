@@ -168,15 +168,17 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
     rows = ready.rows_
     if row_names is None and len(rows) < n:
         row_names = np.arange(n)
+    identifier = options.id
     if options.id is None and ready.identifiers_ and isinstance(X.index, pd.RangeIndex):
         # The first column that identifies rows.
-        name = ready.identifiers_[0]
+        name = identifier = ready.identifiers_[0]
         row_names = X[name].to_numpy()
         ready.notes.append(f"{name!r} names the rows of the results; --id names another column")
     table = tables.Table(
         ready.frame if mixed and is_frame(X) else ready.X,
         None if names is None else ready.feature_names_,
         row_names=None if row_names is None else row_names[rows],
+        identifier=identifier or "row",
     )
     data = LoadedData(table, ready.known, notes=ready.notes, warnings=ready.warnings)
     # Known labelings and labelings for comparison become labelings of the table; continuous
@@ -204,6 +206,7 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
                 f"no row has a label; column {place[1]} of --labels holds only empty cells or -1; "
                 "name another column, or leave the option out"
             )
+    used = {*ready.feature_names_, *(column for column, _ in ready.logarithms_.values())}
     data.origin = {
         "command": command_line(),
         "files": {str(file): digest(file) for file in files},
@@ -214,8 +217,9 @@ def load_data(options: DataOptions, mixed: bool = True) -> LoadedData:
             "known": list(known),
             "rows_left_out": np.setdiff1d(np.arange(n), rows).tolist(),
             "scales": ready.scales_,
+            "logarithms": ready.logarithms_,
             "indicators": ready.indicators_,
-            "units": {n: unit for n, unit in column_units.items() if n in ready.feature_names_},
+            "units": {n: unit for n, unit in column_units.items() if n in used},
             "notes": ready.notes,
             "warnings": ready.warnings,
         },

@@ -6,7 +6,7 @@ labeling.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 
 from nrprob.statistics.groups import cross_table, group_means, within_group_inverse
+from nrprob.statistics.table_units import TableUnits
 
 __all__ = [
     "Crossing",
@@ -56,13 +57,7 @@ class Findings:
         return order[size[order] > 0]
 
     def describe(
-        self,
-        cluster: int,
-        names: Sequence[str],
-        indicators: Mapping[str, Sequence[str]],
-        scales: Mapping[str, Sequence[float]],
-        n_columns: int = 5,
-        units: Mapping[str, str] | None = None,
+        self, cluster: int, names: Sequence[str], units: TableUnits, n_columns: int = 5
     ) -> str:
         """Describe the columns by which a cluster differs most from all other samples.
 
@@ -73,10 +68,8 @@ class Findings:
         ----------
         cluster : position of the cluster in ``differences``
         names : (p,) names of the features
-        indicators : for the name of a binary feature, (column of the table, value at 0, value at 1)
-        scales : for the name of a standardised feature, (mean, standard deviation)
+        units : units of the features
         n_columns : largest number of columns in the description
-        units : for the name of a feature with a unit, the unit
         """
         size = np.abs(self.differences[cluster])
         columns: dict[str, list[str]] = {}
@@ -84,26 +77,13 @@ class Findings:
             if size[j] < _NOTABLE:
                 break
             name = names[j]
-            column, _, value = indicators.get(name, (name, "", ""))
+            column, _, value = units.indicators.get(name, (units.column(name), "", ""))
             texts = columns.setdefault(column, [])
             is_first = len(columns) == 1 and not texts
-            inside, overall = self.inside[cluster, j], self.overall[j]
-            if name in indicators:
-                text = f"{value} {100 * inside:.0f} % ({100 * overall:.0f} %{' of all' * is_first})"
-            else:
-                mean, deviation = scales.get(name, (0.0, 1.0))
-                means = inside * deviation + mean, overall * deviation + mean
-                # Enough decimals for two significant digits of the difference.
-                difference = max(abs(means[0] - means[1]), 1e-300)
-                decimals = int(np.clip(1 - np.floor(np.log10(difference)), 0, 9))
-                unit = (units or {}).get(name, "")
-                end = f" {unit}" if unit else ""
-                # A mean in percent must not look like a share of rows.
-                mean_of = "mean " if unit in ("%", "‰") else ""
-                text = (
-                    f"{mean_of}{means[0]:z.{decimals}f}{end} "
-                    f"({means[1]:z.{decimals}f}{end}{' overall' * is_first})"
-                )
+            means = self.inside[cluster, j], self.overall[j]
+            inside, overall = units.describe_means(name, means)
+            text = f"{value} " if name in units.indicators else ""
+            text += f"{inside} ({overall}{' overall' * is_first})"
             if len(texts) < _MOST_VALUES:
                 texts.append(text)
         shown = list(columns.items())[:n_columns]

@@ -732,5 +732,6 @@ def test_units_of_texts_are_kept(frame):
     assert prepare(frame.assign(share=frame["share"] + "!")).units_ == {}  # text
     logarithm = prepare(frame.assign(share="1" + frame["share"]), log=["share"])
     assert logarithm.units_ == {} and "log(share)" in logarithm.feature_names_
+    assert logarithm.logarithms_ == {"log(share)": ("share", 0.0)}
     texts = describe_clusters(frame[["share"]], np.arange(ROWS) % 2)
-    assert texts[1] == "share: mean 22 % (12 % overall)"
+    assert texts[1] == "share: mean 22.0 % (11.9 % overall)"

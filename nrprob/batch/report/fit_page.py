@@ -19,15 +19,19 @@ from nrprob.batch.report.fit_summary import (
     answer_in_words,
     compare_cluster,
     compare_shares,
+    describe_gap,
+    describe_logarithms,
     summarize_feature,
 )
 from nrprob.batch.report.template import render
 from nrprob.data.annotated import has_counts
 from nrprob.data.feature_types import kind_of
 from nrprob.data.frames import is_frame
+from nrprob.data.preparation.columns import is_binary
 from nrprob.data.preparation.prepare import Prepared, as_indicators
 from nrprob.evidence.inputs import has_confidence, reason_without_test
 from nrprob.evidence.record import Evidence
+from nrprob.statistics.table_units import TableUnits, format_numbers
 from nrprob.statistics.top_features import (
     Crossing,
     Findings,
@@ -57,7 +61,7 @@ class Chapter:
     pictures : data URI, text alternative and caption of each plot, and whether it is too wide for
         telephones
     planes : data URI, text alternative and caption of plots of the samples
-    evidence : sentences with the results of the tests
+    evidence : sentences with the results of the tests, except for ``test``
     test : test of the clusters; None without a test
     confidence : bootstrap confidence of every cluster; None if it was not computed
     method : entry of the method in `nrprob.batch.registry`; None for a method without an entry
@@ -79,8 +83,7 @@ class Chapter:
         self.run, self.fit, tested = run, run.fits[0], run.tested
         self.pictures: list[tuple[str, str, str, bool]] = []
         self.test = test if tested is None else tested.evidence
-        said = () if test is None else (str(test),)
-        self.evidence = said if tested is None else tested.said
+        self.evidence = () if tested is None else tested.said[self.test is not None :]
         self.confidence = None
         self.planes: list[tuple[str, str, str]] = []
         if tested is not None and tested.confidence is not None:
@@ -139,11 +142,9 @@ class Chapter:
             self._add_picture(picture, suffix, content, caption, True)
 
     def add_evidence(self, picture: bytes) -> None:
-        """Add the plot of a test to the page; ``picture`` is the content of a PNG file."""
-        caption = (
-            "Rows along the direction that separates clusters, by known group. The position of a "
-            "row comes from a fit without this row; grey is the low-density gap between clusters."
-        )
+        """Add the plot of the test to the page; ``picture`` is the content of a PNG file."""
+        assert self.test is not None
+        caption = f"Rows by known group. {describe_gap(self.test, self.run.title_cluster)}"
         self._add_picture(picture, "png", "Rows by cluster and known group", caption)
 
     def add_planes(self, pictures: Sequence[bytes]) -> None:
@@ -310,17 +311,14 @@ class Chapter:
         """Sentences that state the result of the fit; see `answer_in_words`."""
         if not self.clusters:
             return []
-        described, features = self.described, self.features
         texts = [""] * len(self.clusters)
-        if features is not None:
-            names, indicators = described.feature_names_, described.indicators_
-            texts = [
-                compare_cluster(features, i, names, indicators) for i in range(len(self.clusters))
-            ]
+        if (features := self.features) is not None:
+            arguments = self.described.feature_names_, self.units, self.known_names
+            texts = [compare_cluster(features, i, *arguments) for i in range(len(self.clusters))]
         sizes = [int(self.sizes[c]) for c in self.clusters]
         clusters = dict(zip(self.cluster_titles, zip(sizes, texts, strict=True), strict=True))
         return answer_in_words(
-            clusters, self.known_names, self.is_informed, self.test, self.hidden[0],
+            clusters, self.known_names, self.is_informed, self.test, self.hidden,
             self._compare_shares(), self.fit.posterior_in_words,
         )  # fmt: skip
 
@@ -343,9 +341,10 @@ class Chapter:
         for j in features_in_turn(np.abs(features.differences), _MAX_DISTRIBUTIONS).tolist():
             name, column = described.feature_names_[j], described.X[:, [j]]
             column = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
-            column = self._rescale([name], column)[self.fitted, 0]
-            is_share = self.is_share(name) or (self.label(name) == name and {*column} <= {0, 1})
-            result.append(summarize_feature(name, column, self.codes, self.clusters, is_share))
+            column = self.units.restore(name, column)[self.fitted, 0]
+            is_share = name in self.units.indicators or {*column} <= {0, 1}
+            label = self.units.label(name)
+            result.append(summarize_feature(label, column, self.codes, self.clusters, is_share))
         return result
 
     @property
@@ -365,11 +364,8 @@ class Chapter:
 
     def profile(self, i: int) -> str:
         """Describe cluster ``i`` by the columns in which it differs most from all other rows."""
-        features, described = self.features, self.described
-        assert features is not None
-        names, indicators = described.feature_names_, described.indicators_
-        scales, units = (self.prepared.get(key, {}) for key in ("scales", "units"))
-        return features.describe(i, names, indicators, scales, units=units)
+        assert self.features is not None
+        return self.features.describe(i, self.described.feature_names_, self.units)
 
     @property
     def profiles(self) -> dict[str, str]:
@@ -379,30 +375,37 @@ class Chapter:
         texts = {name: self.profile(i) for i, name in enumerate(self.cluster_names)}
         return {name: text for name, text in texts.items() if text}
 
-    def is_share(self, name: str) -> bool:
-        """Whether a feature is an indicator, whose mean is the share of a value of a column."""
-        return name in self.described.indicators_
+    @cached_property
+    def units(self) -> TableUnits:
+        """Units of the features; columns of 0 and 1 without a unit count as indicators."""
+        X, names, prepared = self.described.X, self.described.feature_names_, self.prepared
+        other = [prepared.get(key, {}) for key in ("scales", "logarithms", "units")]
+        indicators = dict(self.described.indicators_)
+        for j, name in enumerate(names if isinstance(X, np.ndarray) else []):
+            if not any(name in named for named in (indicators, *other)) and is_binary(X[:, j]):
+                indicators[name] = (name, "0", "1")
+        return TableUnits(indicators, *other)
 
-    def label(self, name: str) -> str:
-        """Name of a column, with its unit in brackets if the unit is known."""
-        unit = self.prepared.get("units", {}).get(name)
-        return f"{name} [{unit}]" if unit else name
+    @property
+    def about_logarithms(self) -> str:
+        """Sentences about columns modelled as logarithms; empty without such columns."""
+        return describe_logarithms(self.units)
 
-    def top_features(self, i: int) -> list[tuple[str, float, float, float]]:
+    def top_features(self, i: int) -> list[tuple[str, float, list[str]]]:
         """Features that distinguish cluster ``i`` most.
 
-        Each is a tuple: name, difference in standard deviations, mean of the cluster, and mean of
-        all other rows.
+        Each is a tuple: label, difference in standard deviations, and the texts of the mean of the
+        cluster and the mean of all other rows.
         """
-        features = self.features
+        features, units = self.features, self.units
         assert features is not None
-        columns = features.most_different(i, _MAX_FEATURES)
-        names = [self.described.feature_names_[j] for j in columns]
-        means = (features.inside[i, columns], features.outside[i, columns])
-        inside, outside = (self._rescale(names, values).tolist() for values in means)
-        return [
-            *zip(names, features.differences[i, columns].tolist(), inside, outside, strict=True)
-        ]
+        result = []
+        for j in features.most_different(i, _MAX_FEATURES).tolist():
+            name, difference = self.described.feature_names_[j], features.differences[i, j]
+            label = units.label(name) + ", geometric mean" * (name in units.logarithms)
+            means = units.format_means(name, (features.inside[i, j], features.outside[i, j]))
+            result.append((label, float(difference), means))
+        return result
 
     def is_mirrored(self, i: int) -> bool:
         """Whether cluster ``i`` is the second of two, so that it needs no table of differences.
@@ -411,13 +414,7 @@ class Chapter:
         """
         return i == 1 and len(self.clusters) == 2 and not self.hidden[0]
 
-    def _rescale(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
-        """Convert values (..., m) of the m features ``names`` to their units before scaling."""
-        scales = self.prepared.get("scales", {})
-        mean, deviation = np.array([scales.get(n, (0.0, 1.0)) for n in names]).reshape(-1, 2).T
-        return np.asarray(values) * deviation + mean
-
-    def examples(self, i: int) -> tuple[list[str], list[tuple[str, list[Any]]]]:
+    def examples(self, i: int) -> tuple[list[str], list[tuple[str, list[str]]]]:
         """Typical rows of cluster ``i``.
 
         Returns the names of the columns in which the cluster differs most. Returns also, for every
@@ -430,7 +427,7 @@ class Chapter:
         rows = nearest if table.row_names is None else table.row_names[nearest]
         sources = [self._source(j) for j in order.tolist()]
         columns = [*dict.fromkeys(sources)][:_MAX_VALUES]
-        names = [self.label(name) for name, _ in columns]
+        names = [self.units.label(name) for name, _ in columns]
         values = [self._values(name, j, nearest) for name, j in columns]
         cells = [list(row) for row in zip(*values, strict=True)] or [[] for _ in rows]
         return names, [*zip(map(str, rows), cells, strict=True)]
@@ -445,8 +442,8 @@ class Chapter:
             return self.described.indicators_[name][0], -1
         return name, j
 
-    def _values(self, name: str, j: int, rows: np.ndarray) -> list[Any]:
-        """Values of a column in the rows ``rows``, in the units of the table.
+    def _values(self, name: str, j: int, rows: np.ndarray) -> list[str]:
+        """Texts of the values of a column in the rows ``rows``, in the unit of the table.
 
         ``name`` and ``j`` are the column and the index of its feature, from `_source`.
         """
@@ -455,7 +452,7 @@ class Chapter:
             return ["missing" if value != value else str(value) for value in X[name].iloc[rows]]
         values = self.described.X[rows][:, [j]]
         values = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
-        return self._rescale([name], values)[:, 0].tolist()
+        return format_numbers(self.units.restore(name, values)[:, 0])
 
 
 def write_page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nrprob.evidence.record import Evidence
+from nrprob.evidence.record import Evidence, format_p
 from nrprob.statistics.groups import shares_differ
+from nrprob.statistics.table_units import TableUnits, format_numbers
 from nrprob.statistics.top_features import Crossing, Findings
 
 __all__ = [
-    "Distribution", "answer_in_words", "compare_cluster", "compare_shares", "summarize_feature",
+    "Distribution", "answer_in_words", "compare_cluster", "compare_shares", "describe_gap",
+    "describe_logarithms", "summarize_feature",
 ]  # fmt: skip
 
 _NOTABLE = 0.5  # smallest difference in the answer, in standard deviations
@@ -24,24 +26,56 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 def compare_cluster(
-    features: Findings, i: int, names: Sequence[str], indicators: Mapping[str, Sequence[str]]
+    features: Findings, i: int, names: Sequence[str], units: TableUnits, known: Sequence[str] = ()
 ) -> str:
-    """Say in which features cluster ``i`` is higher or lower than all other rows.
+    """Compare the means of cluster ``i`` with the means of all rows, for the top features.
 
-    ``features`` has the differences between clusters, and ``names`` are the names of the features.
-    ``indicators`` is as in `Findings.describe`.
+    ``features`` has the differences between clusters, ``names`` are the names of the features, and
+    ``known`` are the names of the known structure for which the differences are adjusted. The text
+    says where a difference changes its sign by the adjustment.
     """
-    parts: dict[str, None] = {}
+    parts: list[str] = []
     for j in features.most_different(i, len(names)).tolist():
         difference = float(features.differences[i, j])
         if abs(difference) < _NOTABLE or len(parts) == _MAX_FEATURES:
             break
-        if names[j] in indicators:
-            column, _, value = indicators[names[j]]
-            parts[f"{'more' if difference > 0 else 'less'} often {column} = {value}"] = None
-        else:
-            parts[f"{'higher' if difference > 0 else 'lower'} {names[j]}"] = None
+        name, means = names[j], (features.inside[i, j], features.overall[j])
+        text = f"{'higher' if difference > 0 else 'lower'} {units.column(name)}"
+        if name in units.indicators:
+            column, _, value = units.indicators[name]
+            text = f"{'more' if difference > 0 else 'less'} often {column} = {value}"
+        if (means[0] - means[1]) * difference < 0:
+            text += f" after adjustment for {' and '.join(known)}"
+        inside, overall = units.describe_means(name, means)
+        parts.append(f"{text} ({inside} against {overall} overall)")
     return ", ".join(parts)
+
+
+def describe_gap(test: Evidence, title_cluster: Callable[[int], str]) -> str:
+    """Sentences for the plot of a test: the compared clusters, and the test of the gap.
+
+    ``title_cluster`` names a cluster.
+    """
+    if test.gap_cluster_ is None or len(np.unique(test.labels_)) < 3:
+        compared = "The axis is the direction that separates the two clusters best."
+    else:
+        title = title_cluster(test.gap_cluster_)
+        compared = (
+            f"The axis is the direction that separates {title} from all other clusters. In the "
+            f"rows that determine the axis, {title} has the clearest gap. Gaps between the other "
+            "clusters are neither shown nor tested."
+        )
+    if test.p_gap_ is None:
+        tested = "No test of this gap was made, so the gap may be due to chance."
+    else:
+        verdict = "a gap" if test.has_gap else "no significant gap"
+        tested = f"The test finds {verdict} ({format_p(test.p_gap_)})."
+    has_missing = np.isnan(test.discriminant_score_).any()
+    return (
+        f"{compared} The position of a row comes from a fit without this row. "
+        + "Rows with missing values have no position. " * bool(has_missing)
+        + f"Grey is the gap, an interval with few rows. {tested}"
+    )
 
 
 def compare_shares(crossing: Crossing, titles: Sequence[str]) -> str:
@@ -70,7 +104,7 @@ def answer_in_words(
     known: Sequence[str],
     is_informed: bool,
     test: Evidence | None,
-    n_hidden: int = 0,
+    hidden: tuple[int, int] = (0, 0),
     shares: str = "",
     posterior: str = "",
 ) -> list[str]:
@@ -82,12 +116,13 @@ def answer_in_words(
     known : names of the known structure
     is_informed : whether the fit is conditioned on the known structure
     test : test of the clusters; None without a test
-    n_hidden : number of further clusters
+    hidden : number of further clusters, and number of their rows
     shares : text of `compare_shares`
     posterior : clause on the posterior of the number of clusters
     """
     names = " and ".join(known)
-    n = len(clusters) + n_hidden
+    n = len(clusters) + hidden[0]
+    n_rows = sum(size for size, _ in clusters.values()) + hidden[1]
     about_number = [f"{posterior[0].upper()}{posterior[1:]}."] if posterior else []
     if n == 1:
         answer = "The point estimate is one group" if posterior else "All rows form one group"
@@ -106,11 +141,20 @@ def answer_in_words(
     if is_supported:
         largest = sorted(clusters.items(), key=lambda item: -item[1][0])[:_MAX_CLUSTERS]
         for name, (size, text) in largest:
-            rows = f"{size} row{'s' * (size != 1)}"
+            rows = f"{size:,} row{'s' * (size != 1)}, {100 * size / n_rows:.0f} %"
             title = f"{name[0].upper()}{name[1:]}"
             sentences.append(f"{title} ({rows}): {text or 'no notable difference'}.")
-        if is_informed and any(text for _, text in clusters.values()):
-            sentences.append(f"Each comparison is with the other rows, adjusted for {names}.")
+        if any(text for _, text in clusters.values()):
+            comparison = (
+                "Every comparison is with the mean or share of all rows; another cluster may be "
+                "still higher or lower."
+            )
+            if is_informed:
+                comparison += (
+                    " Features are selected by their differences after adjustment for "
+                    f"{names}; the numbers are not adjusted."
+                )
+            sentences.append(comparison)
         if shares and is_informed:
             sentences.append(shares)
     sentences += about_number
@@ -119,6 +163,22 @@ def answer_in_words(
     elif test is not None:
         sentences.append(f"Evidence: {test.in_words}.")
     return sentences
+
+
+def describe_logarithms(units: TableUnits) -> str:
+    """Sentences about the columns that were modelled as logarithms; empty without such columns."""
+    columns = units.logarithms.values()
+    if not columns:
+        return ""
+    added = " and ".join(f"{format_numbers([a])[0]} to {x}" for x, a in columns if a)
+    return (
+        f"The fit used logarithms of {', '.join(x for x, _ in columns)}. This page shows these "
+        "columns in the units of the table, with geometric means instead of means. A geometric "
+        "mean is the exponential of the mean logarithm. Differences in standard deviations refer "
+        "to the logarithms."
+        + f" The fit added {added} before the logarithm; the values of this page are without the "
+        "added number." * bool(added)
+    )
 
 
 @dataclass(frozen=True)
@@ -144,6 +204,11 @@ class Distribution:
         """Position of a value on the axis, in percent."""
         width = self.high - self.low
         return f"{100 * (value - self.low) / width if width else 50:.1f}"
+
+    @property
+    def ends(self) -> list[str]:
+        """Texts of both ends of the axis."""
+        return ["0 %", "100 %"] if self.is_share else format_numbers([self.low, self.high])
 
 
 def summarize_feature(

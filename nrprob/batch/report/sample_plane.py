@@ -35,6 +35,8 @@ def draw_sample_plane(X: Any, labels: Any, known: np.ndarray | None) -> list[byt
         plot_residuals(X, labels, known, axes, random_state=0)
         for figure, ax in zip(figures, axes, strict=True):
             ax.set_title("")  # the page has a caption instead
+            for axis in (ax.xaxis, ax.yaxis):  # in words for readers who do not know discriminants
+                axis.set_label_text(axis.get_label_text().replace("discriminant", "direction"))
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
             plt.close(figure)

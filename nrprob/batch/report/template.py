@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from nrprob.batch import registry
 from nrprob.batch.report.comparison import Comparison
 from nrprob.batch.schema import ModelFile
+from nrprob.statistics.table_units import format_numbers
 
 __all__ = ["MARKS", "count_marks", "format_counts", "format_position", "format_value", "render",
            "with_error"]  # fmt: skip
@@ -55,8 +56,8 @@ def format_value(value: float | None, measure: str = "", statistic: str = "mean"
 
 
 def allow_breaks(name: str) -> Markup:
-    """Allow line breaks after the underscores and slashes of a name."""
-    return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(name))))
+    """Allow line breaks after the underscores, slashes and equals signs of a name."""
+    return Markup(re.sub("([_/=])", r"\1<wbr>", str(escape(name))))
 
 
 def avoid_breaks(text: str) -> str:
@@ -64,11 +65,13 @@ def avoid_breaks(text: str) -> str:
     return re.sub(r"\[[^]]*\]| = ", lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
 
 
-def format_digits(value: float) -> str:
-    """Format a value of a feature with four digits, or as an integer of up to seven digits."""
-    if np.isnan(value):
-        return "missing"
-    return f"{value:{'.0f' if 1e4 <= abs(value) < 1e7 else 'z.4g'}}".replace("-", "\N{MINUS SIGN}")
+def typeset_numbers(text: str) -> str:
+    """Replace hyphens before numbers by minus signs, and spaces after numbers by no-break spaces.
+
+    A number and its unit then stay on one line.
+    """
+    text = re.sub(r"(?<![^\s(])-(?=\d)", "\N{MINUS SIGN}", text)
+    return re.sub(r"(?<=\d) (?=[^\s(\N{MINUS SIGN}])", "\N{NO-BREAK SPACE}", text)
 
 
 def format_difference(value: float) -> str:
@@ -253,8 +256,8 @@ def format_position(x: Any) -> str:
 _FILTERS = (
     allow_breaks, avoid_breaks, count_marks, describe_averages, describe_external, describe_known,
     describe_labels, describe_pairs, describe_split, end_sentence, format_counts, format_difference,
-    format_digits, format_duration, format_time, format_value, group_columns, published_formats,
-    with_error,
+    format_duration, format_numbers, format_time, format_value, group_columns, published_formats,
+    typeset_numbers, with_error,
 )  # fmt: skip
 
 

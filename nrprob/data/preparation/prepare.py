@@ -68,6 +68,8 @@ class Prepared:
         Positions of the rows of ``X`` in the original table.
     scales_ : dict
         Mean and standard deviation of every standardised column.
+    logarithms_ : dict
+        For the name of every logarithm: the column x of the table, and the number a in log(x + a).
     kinds_ : dict
         Kind of every column of a frame whose text is kept, which `ConditionalMixture` uses to
         choose a distribution: "number", "categorical", "ordered", "count" or "constant".
@@ -89,6 +91,7 @@ class Prepared:
     feature_names_: list[str]
     rows_: np.ndarray
     scales_: dict[str, tuple[float, float]] = field(default_factory=dict)
+    logarithms_: dict[str, tuple[str, float]] = field(default_factory=dict)
     kinds_: dict[str, str] = field(default_factory=dict)
     indicators_: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     units_: dict[str, str] = field(default_factory=dict)
@@ -364,14 +367,14 @@ class _TablePreparation(Record):
             warn_of_suspicious(features, self)
             warn_of_determined(selected, known, self)
             note_copies(features, texts, known, self)
-        renamed: dict[str, str] = {}
+        logarithms: dict[str, tuple[str, float]] = {}
         if log:
-            columns_of = log if isinstance(log, str) else list(log)
-            features, renamed = take_logarithms(
-                features, columns_of, known_groups(known), selected, self
-            )
+            groups = known_groups(known)
+            features, logarithms = take_logarithms(features, log, groups, selected, self)
+        renamed = {column: name for name, (column, _) in logarithms.items()}
         ready = Prepared(
-            features.values, known, features.names, rows, indicators_=self.indicators
+            features.values, known, features.names, rows, indicators_=self.indicators,
+            logarithms_=logarithms,
         )  # fmt: skip
         if units or standardize:
             ready.X, ready.scales_ = standardise_features(features, standardize, self)

@@ -92,16 +92,16 @@ def standardise_features(
 
 def take_logarithms(
     features: Features,
-    log: str | list[str],
+    log: str | Collection[str],
     groups: np.ndarray | None,
     columns_of_table: Collection[str],
     record: Record,
-) -> tuple[Features, dict[str, str]]:
+) -> tuple[Features, dict[str, tuple[str, float]]]:
     """Replace columns by their logarithms, as in the argument ``log`` of `nrprob.prepare`.
 
     ``groups`` (n,) are codes of the known groups, or None. ``columns_of_table`` are the names of
     all columns of the table, which no new name may repeat. Returns the features, and a dictionary
-    from the names of the replaced columns to their new names.
+    from the new name of every replaced column to its old name and the number that was added.
     """
     names, values, is_number, _ = features
     wide = values.astype(np.float64)
@@ -111,11 +111,14 @@ def take_logarithms(
         chosen = is_number & (gain > _LEAST_GAIN_PER_ROW) & (gain * present > _LEAST_GAIN)
         columns = dict(zip(np.flatnonzero(chosen), offsets[chosen], strict=True))
     else:
-        columns = {j: _offset_of_column(wide[:, j], names[j]) for j in _positions(features, log)}
+        positions = _positions(features, [*log])
+        columns = {j: _offset_of_column(wide[:, j], names[j]) for j in positions}
     renamed = {}
+    logarithms: dict[str, tuple[str, float]] = {}
     for j, offset in columns.items():
         wide[:, j] = np.log(wide[:, j] + offset)
         renamed[names[j]] = f"log({names[j]}{f' + {offset:.4g}' if offset else ''})"
+        logarithms[renamed[names[j]]] = names[j], float(offset)
     if renamed:
         why = "which are skewed" if isinstance(log, str) else "as requested"
         record.notes.append(f"logarithms of columns, {why}: {quote_names(renamed)}")
@@ -125,7 +128,7 @@ def take_logarithms(
             f"logarithms need new column names; got a table with a column {taken[0]!r}; rename the "
             "column, or leave it out"
         )
-    return features._replace(names=new_names, values=wide.astype(values.dtype)), renamed
+    return features._replace(names=new_names, values=wide.astype(values.dtype)), logarithms
 
 
 def _positions(features: Features, log: list[str]) -> list[int]:

@@ -22,6 +22,7 @@ from nrprob.batch.tables import Table
 from nrprob.evidence.record import Evidence
 from nrprob.plotting import plot_centroids
 from nrprob.statistics import top_features
+from nrprob.statistics.table_units import TableUnits, format_numbers
 
 NAMES = ["a", "<script>alert(1)</script>", "c & d", 'e" onload="f()', "{{ 7 * 7 }}", r"$\frac{$"]
 GROUPS = np.array(["<b>x</b>", "y", "z"])
@@ -172,8 +173,8 @@ def test_descriptions_have_no_negative_zero():
         X + 0.1 * np.random.default_rng(0).normal(size=X.shape), codes, [0, 1], codes * 0
     )
     features = replace(features, overall=np.array([-1e-4]))
-    assert "(0.00 overall)" in features.describe(0, ["x"], {}, {})
-    assert template.format_difference(-0.001) == "+0.00" and template.format_digits(-0.0) == "0"
+    assert "(0.000 overall)" in features.describe(0, ["x"], TableUnits())
+    assert template.format_difference(-0.001) == "+0.00" and format_numbers([-0.0]) == ["0"]
 
 
 def test_labels_are_written_before_plots(drawn, tmp_path, monkeypatch):
@@ -202,14 +203,15 @@ def test_a_description_names_columns_once_and_in_order():
     names = ["noise", "site=x", "b", "c", "site=y"]
     indicators = {n: (n[:4], "", n[5:]) for n in names if n.startswith("site")}
     result = top_features.find_top_features(X, codes, [0, 1], codes * 0)
-    text = result.describe(1, names, indicators, {"c": (100.0, 10.0)})
+    units = TableUnits(indicators, {"c": (100.0, 10.0)})
+    text = result.describe(1, names, units)
     inside, overall = 100 * X[codes == 1].mean(0), 100 * X.mean(0)
     assert text == (
         f"c: {100 + inside[3] / 10:.0f} ({100 + overall[3] / 10:.0f} overall); "
         f"site: x {inside[1]:.0f} % ({overall[1]:.0f} %), y {inside[4]:.0f} % ({overall[4]:.0f} %)"
     )
-    assert result.describe(1, names, indicators, {}, n_columns=1).startswith("c: ")
-    assert ";" not in result.describe(1, names, indicators, {}, n_columns=1)
+    assert result.describe(1, names, units, n_columns=1).startswith("c: ")
+    assert ";" not in result.describe(1, names, units, n_columns=1)
 
 
 def test_what_is_known_tells_nothing(drawn):
@@ -260,12 +262,12 @@ def test_the_page_of_a_fit(drawn, tmp_path):
     assert told.most_different(2, 1).tolist() == [1]
     ours, theirs = rest[sought == 2][:, 1], rest[sought != 2][:, 1]
     pooled = (ours.var() * len(ours) + theirs.var() * len(theirs)) / 88
-    means = [template.format_digits(X[side, 1].mean()) for side in (sought == 2, sought != 2)]
+    means = format_numbers([X[side, 1].mean() for side in (sought == 2, sought != 2)])
     difference = f"{(ours.mean() - theirs.mean()) / pooled**0.5:.2f}".replace("-", "\u2212")
     assert [NAMES[1], difference, *means] in page.cells
     nearest = told.nearest[2][0]
-    values = [template.format_digits(X[nearest, j]) for j in told.most_different(2, 4)]
-    assert [f"row <{nearest}>", *values] in page.cells
+    columns = [format_numbers(X[told.nearest[2], j])[0] for j in told.most_different(2, 4)]
+    assert [f"row <{nearest}>", *columns] in page.cells
 
 
 def test_values_are_in_the_units_of_the_table(drawn):
@@ -277,21 +279,114 @@ def test_values_are_in_the_units_of_the_table(drawn):
     after.run.origin = origin
     shown, expected = after.top_features(2), before.top_features(2)
     assert [row[0] for row in shown] == [row[0] for row in expected]
-    np.testing.assert_allclose([row[1:] for row in shown], [row[1:] for row in expected])
+    np.testing.assert_allclose([row[1] for row in shown], [row[1] for row in expected])
+    assert [row[2] for row in shown] == [row[2] for row in expected]
     (names, rows), (same, expected) = after.examples(2), before.examples(2)
     assert names == same and NAMES[1] in names
-    np.testing.assert_allclose([row[1] for row in rows], [row[1] for row in expected])
+    assert rows == expected
     alone = Chapter(make(X[:, 5:] * 1.0, sought, known))
     alone.run.table.feature_names = NAMES[5:]
     assert alone.top_features(0) == [] and alone.examples(0)[0] == []  # nothing differs
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
-    [(1995, "1995"), (-12345.6, "\N{MINUS SIGN}12346"), (0.00123456, "0.001235"), (1e7, "1e+07")],
+    ("values", "shown"),
+    [
+        ([1995, 7], ["1,995", "7"]),
+        ([-12345.6, 12.345], ["-12,346", "12"]),
+        ([12, 12.345], ["12.0", "12.3"]),
+        ([0.00123456], ["0.00123"]),
+        ([1e7 + 0.5], ["10,000,000"]),
+        ([1000.012, 1000.051, np.nan], ["1,000.01", "1,000.05", "missing"]),
+        ([0.1 + 0.2, 0.3], ["0.300", "0.300"]),
+        ([3 - 1e-12, 2], ["3", "2"]),
+        ([1.25e-11], ["1.25e-11"]),
+        ([np.nan], ["missing"]),
+        ([], []),
+    ],
 )
-def test_digits(value, shown):
-    assert template.format_digits(value) == shown
+def test_numbers_of_a_column_have_equal_decimals(values, shown):
+    assert format_numbers(values) == shown
+
+
+def test_numbers_stay_with_their_units():
+    text = template.typeset_numbers("x-2 -3 % (-1,234.5 € overall)")
+    assert text == "x-2 −3\xa0% (−1,234.5\xa0€ overall)"
+
+
+def test_logarithms_are_shown_in_the_units_of_the_table(drawn, tmp_path):
+    _, known, _, sought = drawn
+    rng = np.random.default_rng(0)
+    money = np.exp(6 + 2 * (sought == 2) + rng.normal(size=90))
+    visits = np.where(np.arange(90) % 9 == 0, 0, money / 50)
+    X = np.column_stack([(np.log(money) - 6) / 2, np.log(visits + 7.5)])
+    names = ["log(Umsatz)", "log(Besuche + 7.5)"]
+    origin = {"prepared": {
+        "scales": {names[0]: (6.0, 2.0)}, "units": {"Umsatz": "€"},
+        "logarithms": {names[0]: ("Umsatz", 0.0), names[1]: ("Besuche", 7.5)},
+    }}  # fmt: skip
+    run = make(X, sought, known, origin=origin)
+    run.table.feature_names = names
+    fit_files.save_fit(run, tmp_path, picture=None)
+    page = page_of(tmp_path / "report.html")
+    words = " ".join(page.text.split())
+    inside, overall, outside = (
+        np.exp(np.log(money[rows]).mean()) for rows in (sought == 2, sought >= 0, sought != 2)
+    )
+    comparison = f"geometric mean {inside:,.0f} € against {overall:,.0f} € overall"
+    assert f"higher Umsatz ({comparison})" in words
+    assert f"Umsatz: geometric mean {inside:,.0f} € ({overall:,.0f} €" in words
+    difference = [cells[2:] for cells in page.cells if cells[0] == "Umsatz [€], geometric mean"]
+    assert format_numbers([inside, outside]) in difference
+    added = [np.exp(np.log(visits[rows] + 7.5).mean()) - 7.5 for rows in (sought == 2, sought != 2)]
+    assert format_numbers(added) in [c[2:] for c in page.cells if c[0] == "Besuche, geometric mean"]
+    chapter = Chapter(run)
+    umsatz = next(d for d in chapter.distributions if d.name == "Umsatz [€]")
+    np.testing.assert_allclose(umsatz.values[2][2], np.median(money[sought == 2]))
+    nearest = chapter.features.nearest[2]
+    assert ["Umsatz [€]", "Besuche"] == chapter.examples(2)[0]
+    assert [row[1][0] for row in chapter.examples(2)[1]] == format_numbers(money[nearest])
+    assert "The fit used logarithms of Umsatz, Besuche." in words
+    assert "geometric means instead of means" in words
+    assert "The fit added 7.50 to Besuche before the logarithm" in words
+    # Only the list of features has the names of the logarithms.
+    assert words.count("log(Umsatz)") == words.count("log(Besuche") == 1
+    without = make(np.exp(X), sought, known)
+    without.table.feature_names = ["Umsatz", "Besuche"]
+    (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(without)]), "utf-8")
+    assert "logarithm" not in page_of(tmp_path / "page.html").text
+
+
+def test_means_of_binary_columns_are_shares(drawn):
+    _, known, _, sought = drawn
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.random(90) < 0.2 + 0.3 * sought, rng.normal(size=90)]).astype(float)
+    run = make(X, sought, known)
+    run.table.feature_names = ["smoker", "height"]
+    shares = [100 * X[rows, 0].mean() for rows in (sought == 2, sought >= 0)]
+    text = f"more often smoker = 1 ({shares[0]:.0f} % against {shares[1]:.0f} % overall)"
+    assert any(text in line for line in Chapter(run).answer)
+    assert Chapter(run).distributions[0].ends == ["0 %", "100 %"]
+
+
+def test_rows_are_named_by_their_column(drawn, tmp_path):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    run.table.identifier = "customer <id>"
+    (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run)]), "utf-8")
+    heads = [cells[0] for cells in page_of(tmp_path / "page.html").cells]
+    assert heads.count("customer <id>") == 3 and "row" not in heads
+
+
+def test_pages_fit_narrow_screens(drawn, tmp_path):
+    """Tables scroll in boxes, whose columns are not narrower than their words."""
+    X, known, _, sought = drawn
+    text = fit_page.write_page([Chapter(make(X, sought, known))])
+    style = text[text.index("<style>") : text.index("@media print")]
+    rules = re.findall(r"([^{}]*)\{([^{}]*overflow-wrap: anywhere[^{}]*)\}", style)
+    assert [selector.strip() for selector, _ in rules] == ["code"]
+    assert text.count("<table>") == len(re.findall(r'class="scroll"[^>]*>\s*<table>', text))
+    assert "<wbr>" in template.allow_breaks("colour=red")
 
 
 def test_other_labels(drawn, tmp_path):
@@ -511,11 +606,17 @@ NOT_BETTER = "the groups do not predict new rows clearly better than a model wit
     ],
 )  # fmt: skip
 def test_the_answer_says_what_was_found_and_how_sure_it_is(test, first, last):
-    clusters = {"cluster 0": (1, "higher x"), "Big": (5, "")}
-    said = fit_summary.answer_in_words(clusters, ["a", "b"], True, test, 5)
+    clusters = {"cluster 0": (1, "higher x"), "Big": (1005, "")}
+    said = fit_summary.answer_in_words(clusters, ["a", "b"], True, test, (5, 1006))
     assert said[0].startswith(first) and said[-1] == last
-    described = ["Big (5 rows): no notable difference.", "Cluster 0 (1 row): higher x."]
+    described = [
+        "Big (1,005 rows, 50 %): no notable difference.",
+        "Cluster 0 (1 row, 0 %): higher x.",
+    ]
     assert (said[1:3] == described) == first.startswith("7 groups")
+    assert any("with the mean or share of all rows" in text for text in said[3:]) == (
+        said[1:3] == described
+    )
     uninformed = fit_summary.answer_in_words(clusters, ["a"], False, test)
     assert not any("explain" in text or "adjusted" in text for text in uninformed)
     alone = fit_summary.answer_in_words({"cluster 0": (9, "")}, ["a"], True, test)
@@ -561,8 +662,21 @@ def test_the_answer_says_that_shares_differ_between_groups():
 def test_clusters_are_compared_in_the_right_direction(drawn):
     X, known, _, sought = drawn
     features = top_features.find_top_features(X, sought, [0, 2], known)
-    said = fit_summary.compare_cluster(features, 1, NAMES, {NAMES[2]: ("c", "no", "yes")})
-    assert f"lower {NAMES[1]}" in said and "more often c = yes" in said
+    features = replace(features, inside=features.inside.copy(), overall=features.overall.copy())
+    features.inside[1, 2], features.overall[2] = 0.614, 0.325
+    units = TableUnits(
+        {NAMES[2]: ("c", "no", "yes")}, {NAMES[1]: (5.0, 200.0)}, symbols={NAMES[1]: "€"}
+    )
+    said = fit_summary.compare_cluster(features, 1, NAMES, units, ["site"])
+    inside, overall = (
+        f"{5 + 200 * column[1]:,.0f} €" for column in (features.inside[1], features.overall)
+    )
+    assert f"lower {NAMES[1]} ({inside} against {overall} overall)" in said
+    assert "more often c = yes (61 % against 32 % overall)" in said
+    # The effect of the known structure is opposite to the difference between clusters.
+    features.overall[1] = features.inside[1, 1] - 0.01
+    said = fit_summary.compare_cluster(features, 1, NAMES, units, ["site", "age"])
+    assert f"lower {NAMES[1]} after adjustment for site and age ({inside} against" in said
 
 
 @pytest.mark.parametrize("is_share", [False, True])
@@ -640,6 +754,65 @@ def test_the_page_says_what_the_method_offers(method, data, membership, said, un
     words = " ".join(page_of(tmp_path / "page.html").text.split())
     assert all(text in words for text in said)
     assert not any(text in words for text in unsaid)
+
+
+@pytest.mark.parametrize(
+    ("p_gap", "withheld", "said"),
+    [
+        (0.001, "", "The test finds a gap (p = 0.001)."),
+        (0.5, "", "The test finds no significant gap (p = 0.5)."),
+        (None, "it is large", "No test of this gap was made, so the gap may be due to chance."),
+    ],
+)
+def test_the_plot_of_a_gap_says_what_it_compares(p_gap, withheld, said):
+    test = test_result(None if withheld else 0.01, p_gap, withheld)
+    text = fit_summary.describe_gap(test, "cluster {}".format)
+    assert "separates the two clusters best" in text and text.endswith(said)
+    assert "missing" not in text
+    score = np.where(np.arange(200) == 3, np.nan, 1.0)
+    test = replace(test, labels_=np.arange(200) % 3, gap_cluster_=1, discriminant_score_=score)
+    text = fit_summary.describe_gap(test, ["A", "Big", "C"].__getitem__)
+    assert "separates Big from all other clusters" in text and text.endswith(said)
+    assert "Gaps between the other clusters are neither shown nor tested." in text
+    assert "Rows with missing values have no position." in text
+
+
+def test_pictures_name_no_discriminants(drawn, monkeypatch):
+    X, known, _, sought = drawn
+    figures = []
+    monkeypatch.setattr(plt, "close", figures.append)
+    monkeypatch.setattr(fit_files, "_encode_figure", lambda figure, kind: figures.append(figure))
+    monkeypatch.setattr(fit_files, "draw_clusters", lambda run, kind: b"picture")
+    score = np.where(np.arange(200) == 3, np.nan, np.arange(200) % 7.0)
+    monkeypatch.setattr(Chapter, "add_evidence", lambda chapter, picture: None)
+    test = replace(test_result(0.01, 0.5), discriminant_score_=score)
+    fit_files._draw_chapter(Chapter(make(X, sought, known), test), "a.png", "b.png", test)
+    monkeypatch.undo()
+    axes = [ax for figure in figures for ax in figure.axes]
+    assert [ax.get_xlabel().partition(" (")[0] for ax in axes] == [
+        "direction 1", "direction 1", "position along the separating direction",
+    ]  # fmt: skip
+    assert axes[0].get_ylabel() == "direction 2"
+    assert axes[2].get_title() == "1 rows without a position are left out"
+    for figure in figures:
+        plt.close(figure)
+
+
+def test_the_page_has_technical_terms_in_the_details_only(drawn, tmp_path):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    run.fits[0].method = "ConditionalMixture"
+    run.fits[0].scores = {"NMI of group <i>": 0.25}
+    chapter = Chapter(run, test_result(None, None, "X is large"))
+    (tmp_path / "page.html").write_text(fit_page.write_page([chapter]), "utf-8")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    details = text[text.index("<details>") : text.index("</details>")]
+    for term in ("p(x | cluster, known group)", " nats", "strongest null model"):
+        assert term in details and term not in text.replace(details, "")
+    assert "NMI (normalised mutual information) is 0 for" in text
+    assert "A nat is" not in text
+    run.fits[0].warnings = ["a gain of 0.5 nats"]
+    assert "A nat is a unit of log likelihoods" in fit_page.write_page([chapter])
 
 
 def test_pages_without_a_test_name_no_evidence(drawn, tmp_path):
