@@ -266,7 +266,7 @@ def _draw_chapter(
         with matplotlib.rc_context(_PLAIN_TEXT):
             ax = evidence.plot(cluster_names=names)
             ax.set_xlabel(_AXIS)
-            title = ax.get_title().replace("samples without a score", "rows without a position")
+            title = ax.get_title().replace("sample", "row").replace("a score", "a position")
             ax.title.set_text(title)
             pictures[evidence_name] = _encode_figure(ax.figure, "png")
         chapter.add_evidence(pictures[evidence_name])

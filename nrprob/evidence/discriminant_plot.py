@@ -88,7 +88,8 @@ def plot_discriminant_scores(
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-0.05, len(groups) + 0.05)
     if n_left_out:
-        ax.set_title(f"{n_left_out} samples without a score are left out", fontsize=9)
+        subject, verb = ("samples", "are") if n_left_out > 1 else ("sample", "is")
+        ax.set_title(f"{n_left_out} {subject} without a score {verb} left out", fontsize=9)
     ax.set_xlabel("held-out discriminant score (standard deviations within clusters)", fontsize=9)
     ax.spines[["top", "right", "left"]].set_visible(False)
     if len(clusters) > 1:

@@ -342,8 +342,8 @@ class Chapter:
             name, column = described.feature_names_[j], described.X[:, [j]]
             column = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
             column = self.units.restore(name, column)[self.fitted, 0]
-            is_share = name in self.units.indicators or {*column} <= {0, 1}
             label = self.units.label(name)
+            is_share = name in self.units.indicators or (label == name and {*column} <= {0, 1})
             result.append(summarize_feature(label, column, self.codes, self.clusters, is_share))
         return result
 

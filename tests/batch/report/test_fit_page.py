@@ -793,7 +793,7 @@ def test_pictures_name_no_discriminants(drawn, monkeypatch):
         "direction 1", "direction 1", "position along the separating direction",
     ]  # fmt: skip
     assert axes[0].get_ylabel() == "direction 2"
-    assert axes[2].get_title() == "1 rows without a position are left out"
+    assert axes[2].get_title() == "1 row without a position is left out"
     for figure in figures:
         plt.close(figure)
 
