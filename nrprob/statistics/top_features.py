@@ -82,7 +82,8 @@ class Findings:
             is_first = len(columns) == 1 and not texts
             means = self.inside[cluster, j], self.overall[j]
             inside, overall = units.describe_means(name, means)
-            text = f"{value} " if name in units.indicators else ""
+            # The share of ones in a column of 0 and 1 needs no value: "1 78 %" is hard to read.
+            text = f"{value} " if value and (column, value) != (name, "1") else ""
             text += f"{inside} ({overall}{' overall' * is_first})"
             if len(texts) < _MOST_VALUES:
                 texts.append(text)

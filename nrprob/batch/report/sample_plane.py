@@ -10,6 +10,11 @@ import numpy as np
 __all__ = ["draw_sample_plane"]
 
 _SIZE = (4.8, 4.0)  # inches
+# Words for readers who do not know the terms of the axes.
+_PLAIN_WORDS = {
+    "discriminant": "separating direction",
+    "principal direction of the remainder": "direction of the largest remaining variation",
+}
 _MAX_ENTRIES = 5 * 10**7  # entries of larger tables take too long
 
 
@@ -35,8 +40,11 @@ def draw_sample_plane(X: Any, labels: Any, known: np.ndarray | None) -> list[byt
         plot_residuals(X, labels, known, axes, random_state=0)
         for figure, ax in zip(figures, axes, strict=True):
             ax.set_title("")  # the page has a caption instead
-            for axis in (ax.xaxis, ax.yaxis):  # in words for readers who do not know discriminants
-                axis.set_label_text(axis.get_label_text().replace("discriminant", "direction"))
+            for axis in (ax.xaxis, ax.yaxis):
+                text = axis.get_label_text()
+                for term, words in _PLAIN_WORDS.items():
+                    text = text.replace(term, words)
+                axis.set_label_text(text)
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
             plt.close(figure)

@@ -367,6 +367,7 @@ def test_means_of_binary_columns_are_shares(drawn):
     text = f"more often smoker = 1 ({shares[0]:.0f} % against {shares[1]:.0f} % overall)"
     assert any(text in line for line in Chapter(run).answer)
     assert Chapter(run).distributions[0].ends == ["0 %", "100 %"]
+    assert f"smoker: {shares[0]:.0f} % ({shares[1]:.0f} % overall)" in Chapter(run).profile(2)
 
 
 def test_rows_are_named_by_their_column(drawn, tmp_path):
@@ -790,9 +791,9 @@ def test_pictures_name_no_discriminants(drawn, monkeypatch):
     monkeypatch.undo()
     axes = [ax for figure in figures for ax in figure.axes]
     assert [ax.get_xlabel().partition(" (")[0] for ax in axes] == [
-        "direction 1", "direction 1", "position along the separating direction",
+        "separating direction 1", "separating direction 1", "position",
     ]  # fmt: skip
-    assert axes[0].get_ylabel() == "direction 2"
+    assert axes[0].get_ylabel() == "separating direction 2"
     assert axes[2].get_title() == "1 row without a position is left out"
     for figure in figures:
         plt.close(figure)
