@@ -282,6 +282,24 @@ def test_the_user_decides(tmp_path):
             read(path, **wrong)
 
 
+@pytest.mark.parametrize("format", ["csv", "xlsx"])
+def test_texts_that_the_user_declares_missing_are_counted(tmp_path, format):
+    rows = [["a", "b", "c"], ["k.A.", "x", -9], [2, "k.A.", -9], ["?", "k.A.", -9], ["", "y", -9]]
+    content = "\n".join(",".join(map(str, row)) for row in rows)
+    if format == "xlsx":
+        pytest.importorskip("python_calamine")
+        content = spreadsheet({"sheet": rows})
+    path = tmp_path / f"a.{format}"
+    path.write_bytes(content if format == "xlsx" else content.encode())
+    for na_values, note in [
+        (["k.A."], "'k.A.' in 'a' (1), 'b' (2); '?' in 'a' (1)"),
+        (["k.A.", "-9", "u"], "'k.A.' in 'a' (1), 'b' (2); '-9' in 'c' (4); '?' in 'a' (1)"),
+    ]:
+        frame, record = read(path, na_values=na_values)
+        assert record.notes == [f"read as missing values: {note}"] and not record.problems
+        assert frame["b"].isna().sum() == 2
+
+
 CELLS = st.sampled_from(
     ["a", "Äß", "é b", "x;y", "p,q", "t\tu", 'say "x"', "v|w", "it's", "two\nlines"]
 )

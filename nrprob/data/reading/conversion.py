@@ -103,11 +103,15 @@ class TextSource:
     separator : separator of the columns of a text file; None without a text file
     row_numbers : for every row of the table, its position among the rows of the file
     index : index of the table
+    missing : texts that the user declared missing, with their numbers of rows, by column
     """
 
     separator: str | None = None
     row_numbers: Any = None
     index: Any = None
+
+    def __init__(self) -> None:
+        self.missing: dict[str, dict[str, int]] = {}
 
     def locate(self, rows: Sequence[int]) -> str:
         """Describe where rows of the table are in the source; ``rows`` are positions from 0."""
@@ -143,6 +147,8 @@ def convert_texts(
     texts = {name: frame[name] for name in frame if _is_text(frame[name])}
     conversion = _Conversion(frame.copy(deep=False), record, source, decimal)
     conversion.certain = {mark: [] for mark in DECIMALS}
+    for name, declared in source.missing.items():
+        conversion.count_missing(name, declared)
     columns: dict[str, NumberColumn] = {}
     for name, values in texts.items():
         if name not in exclude and conversion.convert_plain(name, values):

@@ -120,7 +120,7 @@ class _TextFile(TextSource):
 
     def __init__(self, path: Path, options: ReadingOptions) -> None:
         super().__init__()
-        self._path, self._na_values = path, ["", *options.na_values]
+        self._path, self._na_values = path, options.na_values
         self._dialect = detect_dialect(path, options)
         self.separator = self._dialect.separator
         self.names = self._dialect.header.names
@@ -150,14 +150,23 @@ class _TextFile(TextSource):
         import pandas as pd
 
         dialect = self._dialect
+        options = {"na_values": ["", *self._na_values]} | options
         with self._open_rows() as file, warnings.catch_warnings():
             # Cells beyond the extra column are counted by `check_lengths`.
             warnings.simplefilter("ignore", pd.errors.ParserWarning)
             return pd.read_csv(
                 file, sep=dialect.separator, header=None, names=list(names),
-                index_col=False, keep_default_na=False, na_values=self._na_values,
-                skipinitialspace=dialect.skips_spaces, low_memory=False, **options,
+                index_col=False, keep_default_na=False, low_memory=False,
+                skipinitialspace=dialect.skips_spaces, **options,
             )  # fmt: skip
+
+    def count_declared(self, frame: pd.DataFrame) -> None:
+        """Count the texts that the user declared missing; ``frame`` has the rows of the file."""
+        names = [n for n in self.names if self._na_values and frame[n].isna().any()]
+        if names:
+            texts = self.read(self.names, usecols=names, dtype=str, na_values=[""])
+            for name in names:
+                self.missing[name] = texts[name][frame[name].isna()].value_counts().to_dict()
 
     def check_lengths(self, record: ReadingRecord) -> None:
         """Warn of rows with too few cells.
@@ -230,6 +239,7 @@ def _read_text(
     last = frame.columns[-2]
     if frame[_EXTRA].notna().any() or frame[last].isna().any():
         source.check_lengths(record)
+    source.count_declared(frame)
     return frame.drop(columns=_EXTRA), source
 
 
@@ -238,9 +248,9 @@ def _read_spreadsheet(path: Path, options: ReadingOptions) -> tuple[pd.DataFrame
     import pandas as pd
 
     header, rows, first = read_sheet(path, options.sheet)
-    columns = {}
+    columns, source = {}, _Sheet(first)
     for j, name in enumerate(header.names):
-        values = column_values(rows, j, options.na_values)
+        values, source.missing[name] = column_values(rows, j, options.na_values)
         kinds = {type(value) for value in values if value is not None}
         if kinds <= {float, int} and kinds:
             is_whole = all(value is not None and float(value).is_integer() for value in values)
@@ -251,7 +261,7 @@ def _read_spreadsheet(path: Path, options: ReadingOptions) -> tuple[pd.DataFrame
             columns[name] = pd.Series([_number_as_text(value) for value in values], dtype=object)
         else:
             columns[name] = pd.Series(values, dtype=object).infer_objects()
-    return pd.DataFrame(columns), _Sheet(first)
+    return pd.DataFrame(columns), source
 
 
 def _number_as_text(value: Any) -> Any:

@@ -89,8 +89,12 @@ def _as_text(cell: Any) -> str:
 
 def column_values(
     rows: Sequence[Sequence[Any]], j: int, na_values: Collection[str] = ()
-) -> list[Any]:
-    """Values of column ``j`` of a sheet; None for empty cells and ``na_values``."""
-    values = [row[j] if j < len(row) else None for row in rows]
+) -> tuple[list[Any], dict[str, int]]:
+    """Values of column ``j`` of a sheet; None for empty cells and ``na_values``.
+
+    Also returns the number of rows of every text of ``na_values`` in the column.
+    """
+    texts = [_as_text(row[j]) if j < len(row) else "" for row in rows]
     missing = {"", *na_values}
-    return [None if v is None or _as_text(v) in missing else v for v in values]
+    values = [None if t in missing else row[j] for row, t in zip(rows, texts, strict=True)]
+    return values, {text: texts.count(text) for text in na_values if text in texts}
