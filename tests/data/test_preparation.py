@@ -141,7 +141,8 @@ def test_kinds_of_columns(values, kind):
         ([[1, 2]] * ROWS, "got lists or other objects in 'new'; convert objects to numeric"),
         (
             ["x", *map(str, range(ROWS - 1))],
-            r"got 'x' \(row 0\) among the numbers in 'new'; leave cells without a number empty",
+            r"got 'x' \(row 0\) among the numbers in 'new'; leave cells without a number empty, or "
+            r"leave the column out with drop=\['new'\]$",
         ),
         ([np.inf, *range(ROWS - 1)], "must be finite; got infinity: 1 in 'new'; missing='drop'"),
         (

@@ -477,6 +477,13 @@ def test_all_problems_are_one_answer_and_one_command_settles_them(tmp_path, monk
     answer = CliRunner().invoke(app, arguments).stderr
     for part in ("dates in 'day'", "'n.d.' (line 5) among the numbers in 'size'", "in 'n'"):
         assert part in answer
+    # Every column has one advice, whose alternatives are joined by "or".
+    for advice in (
+        "leave cells without a number empty, or pass --na-values n.d., or leave the column out "
+        "with --drop size",
+        "convert dates to numbers, or leave the column out with --drop day",
+    ):
+        assert f"; {advice}" in answer
     command = answer.partition("this command settles it: ")[2].strip()
     assert not (tmp_path / "results").exists()
 

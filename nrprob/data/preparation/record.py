@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nrprob.data.frames import quote_names
-from nrprob.data.reading.conversion import Problem
+from nrprob.data.reading.conversion import Problem, as_command_options
 
 Say = Callable[[str, Any], str]
 
@@ -49,12 +49,20 @@ def unfit_columns(problems: Sequence[Problem], texts: str, say: Say) -> UnfitCol
     ``problems`` are these columns, ``texts`` describes the admissible text, and ``say`` is the
     attribute of `Record`.
     """
-    error = UnfitColumns("", problems)
-    remedies = ", ".join(dict.fromkeys(problem.remedy for problem in problems))
+    # Columns with the same remedy share one advice, which names them in the option "drop".
+    columns: dict[str, list[str]] = {}
+    for problem in problems:
+        remedy = problem.remedy
+        if say is as_option and "drop" not in problem.options:
+            remedy += f", or pass {as_command_options([problem])}"
+        columns.setdefault(remedy, []).extend(problem.columns)
+    advice = [
+        f"{remedy}, or leave the column{'s' * (len(names) > 1)} out with {say('drop', names)}"
+        for remedy, names in columns.items()
+    ]
     message = (
         f"columns must hold numbers, booleans or {texts}; got "
-        f"{', '.join(problem.got for problem in problems)}; {remedies}, or leave columns out with "
-        f"{say('drop', error.columns)}"
+        f"{', '.join(problem.got for problem in problems)}; {'; '.join(advice)}"
     )
     return UnfitColumns(message, problems)
 
