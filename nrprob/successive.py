@@ -13,6 +13,7 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import choose_estimator
+from nrprob.data.copies import ignore_reported_copies
 from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import column_names, extract_known, is_table
 from nrprob.data.preparation.prepare import Prepared, prepare_table
@@ -214,10 +215,13 @@ def search_clusterings(
     X: Any, estimator: Any = "auto", *, n_clusters: int | str | None, n_clusterings: int | None,
     known: Any, criterion: str, alpha: float, random_state: Any,
     report: Callable[[str], None] = lambda line: None,
+    announce: Callable[[str], None] = lambda line: None, notes: Sequence[str] | None = None,
 ) -> Exploration:  # fmt: skip
     """Find several clusterings; see `explore`.
 
-    The function calls ``report`` with a description of the progress before every fit and test.
+    The function calls ``report`` with a description of the step before every fit and test, and
+    ``announce`` with the result of every clustering. ``notes`` are the notes of `prepare` if the
+    frame ``X`` is prepared already; None prepares it here.
     """
     refuse_stored(X, "explore")
     _check_arguments(estimator, n_clusters, n_clusterings, known, criterion, alpha)
@@ -227,11 +231,11 @@ def search_clusterings(
         "random_state": random_state,
     }  # fmt: skip
     # Prepare a frame, and encode the known labelings.
-    ready = _prepare_frame(X, known, estimator) if is_table(X) else None
+    ready = _prepare_frame(X, known, estimator) if is_table(X) and notes is None else None
     if ready is not None:
         for line in [*(f"note: {line}" for line in ready.notes), *ready.warnings]:
             warn(line)
-        X, known = ready.frame, ready.known
+        X, known, notes = ready.frame, ready.known, ready.notes
     X, known = extract_known(X, known)
     random = check_random_state(random_state)
     n = _num_samples(X)
@@ -248,7 +252,7 @@ def search_clusterings(
     while n_clusterings is None or len(estimators) < n_clusterings:
         number = len(estimators) + 1
         total = "" if n_clusterings is None else f" of {n_clusterings}"
-        report(_describe_progress(f"fitting clustering {number}{total}", estimators))
+        report(f"fitting clustering {number}{total}")
         try:
             # Make the estimator, and check that its clusters can be tested.
             structure = labelings if labelings.shape[1] else None
@@ -272,11 +276,11 @@ def search_clusterings(
             # Test. The combinations of the same labels are the known groups.
             evidence, is_last = None, False
             if n_clusterings is None:
-                step = f"testing clustering {number} ({_describe_sizes(model.labels_)})"
-                report(_describe_progress(step, estimators))
+                report(f"testing clustering {number} ({_describe_sizes(model.labels_)})")
                 seed = random.randint(2**31 - 1)
                 groups = labels_as_text if labels_as_text.shape[1] else None
-                evidence = test(model, X, known=groups, alpha=alpha, random_state=seed)
+                with ignore_reported_copies(notes or ()):
+                    evidence = test(model, X, known=groups, alpha=alpha, random_state=seed)
                 is_last = not _passes(evidence, criterion)
         except (Exception, KeyboardInterrupt) as error:
             if not estimators:
@@ -291,6 +295,10 @@ def search_clusterings(
                 "clusterings are returned"
             )
             break
+        outcome = "" if n_clusterings is not None else f" passes the test of {criterion}"
+        if is_last:
+            outcome = f" does not pass the test of {criterion}, so the search ends"
+        announce(f"clustering {number}{total} ({_describe_sizes(model.labels_)}){outcome}")
         # End the search at a clustering that is not significant; return it if it is the first.
         if is_last:
             reason = f"clustering {number}: {evidence}"
@@ -308,15 +316,6 @@ def search_clusterings(
             break
     labels = labelings[:, initial.shape[1] :]
     return Exploration(labels, estimators, initial, tests, rejected, failure, reason, ready, params)
-
-
-def _describe_progress(step: str, estimators: Sequence[Any]) -> str:
-    """Describe the current step of the search, and the sizes of the clusters of earlier fits."""
-    earlier = [
-        f"clustering {number} has {_describe_sizes(model.labels_)}"
-        for number, model in enumerate(estimators, 1)
-    ]
-    return "; ".join([step, *earlier])
 
 
 def _describe_sizes(labels: np.ndarray) -> str:

@@ -579,6 +579,7 @@ def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_pat
         ("n_clusters_base of the features", "n_clusters_base of the features"),
         ("got a sparse matrix; pass X.toarray(), or", "got a sparse matrix; store the rows as a "),
         ("logarithms, by log='auto' of nrprob.prepare", "logarithms, by --log auto"),
+        ("nats; compare both in optima_, raise n_init, or", "nats; raise --n-init, or"),
         (
             "Sparse data was passed for X, but dense data is required. Use '.toarray()' to convert "
             "to a dense numpy array.",
@@ -589,6 +590,8 @@ def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_pat
 def test_messages_are_in_terms_of_the_options(said, shown):
     assert shown in validation.in_options(said)
     assert "toarray" not in validation.in_options(said)
+    # `explore` has no option for restarts.
+    assert "--n-init" not in validation.in_options_of_explore(said)
 
 
 def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypatch):

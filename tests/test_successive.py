@@ -1,6 +1,7 @@
 """One clustering after another."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.metrics import adjusted_rand_score
@@ -17,6 +18,7 @@ from nrprob import (
     explore,
     information,
     metrics,
+    prepare,
     successive,
 )
 from nrprob.datasets import make_binary_partitions
@@ -104,29 +106,57 @@ def test_goes_on_with_sparse_rows_of_zeros_and_ones():
     assert result.labels_.shape == (60, 4) and result.failure_ is None
 
 
-def test_progress_names_the_clustering_and_the_sizes_of_earlier_clusters(monkeypatch):
+def test_progress_names_the_steps_and_the_result_of_every_clustering(monkeypatch):
     """The command line shows these messages during the search."""
     X = np.random.default_rng(0).normal(size=(60, 2))
     X[:20, 0] += 9
     X[::2, 1] += 9
     lines = []
-    settings = {"n_clusters": 2, "known": None, "criterion": "structure", "alpha": 0.05}
-    search_clusterings(
-        X, ConditionalMixture(n_init=1), n_clusterings=2, random_state=0, report=lines.append,
-        **settings,
-    )  # fmt: skip
-    assert lines[0] == "fitting clustering 1 of 2" and len(lines) == 2
-    assert lines[1].startswith("fitting clustering 2 of 2; clustering 1 has ")
-    # With tests, there is a message before every test as well. The first test is not significant.
+    settings = {
+        "n_clusters": 2, "known": None, "criterion": "structure", "alpha": 0.05, "random_state": 0,
+        "report": lines.append, "announce": lines.append,
+    }  # fmt: skip
+
+    def sizes(labels):
+        return f"({', '.join(map(str, np.bincount(labels)))} rows)"
+
+    result = search_clusterings(X, ConditionalMixture(n_init=1), n_clusterings=2, **settings)
+    assert lines == [
+        "fitting clustering 1 of 2", f"clustering 1 of 2 {sizes(result.labels_[:, 0])}",
+        "fitting clustering 2 of 2", f"clustering 2 of 2 {sizes(result.labels_[:, 1])}",
+    ]  # fmt: skip
+    # With tests, there is a message before every test as well. The second is not significant.
+    passed = iter([True, False])
     monkeypatch.setattr(successive, "test", lambda *_, **__: None)
-    monkeypatch.setattr(successive, "_passes", lambda *_: False)
+    monkeypatch.setattr(successive, "_passes", lambda *_: next(passed))
     lines.clear()
+    result = search_clusterings(X, ConditionalMixture(n_init=1), n_clusterings=None, **settings)
+    first, second = sizes(result.labels_[:, 0]), sizes(result.rejected_[0].labels_)
+    assert lines == [
+        "fitting clustering 1", f"testing clustering 1 {first}",
+        f"clustering 1 {first} passes the test of structure",
+        "fitting clustering 2", f"testing clustering 2 {second}",
+        f"clustering 2 {second} does not pass the test of structure, so the search ends",
+    ]  # fmt: skip
+
+
+def test_frames_with_notes_are_not_prepared_again(recwarn):
+    """The command line has prepared its frame as the options say, and has printed the notes."""
+    X = np.random.default_rng(0).normal(size=(60, 2)) * [1, 100]  # `prepare` would standardise X
+    X = pd.DataFrame(np.concatenate([X, X[:20]]), columns=["a", "b"])
+    settings = {"n_clusters": 2, "known": None, "criterion": "structure", "alpha": 0.05}
     result = search_clusterings(
-        X, ConditionalMixture(n_init=1), n_clusterings=None, random_state=0, report=lines.append,
-        **settings,
+        X, ConditionalMixture(n_init=1), n_clusterings=None, random_state=0,
+        notes=prepare(X).notes, **settings,
     )  # fmt: skip
-    sizes = ", ".join(map(str, np.bincount(result.labels_[:, 0])))
-    assert lines == ["fitting clustering 1", f"testing clustering 1 ({sizes} rows)"]
+    assert result.prepared_ is None and result.evidence_[0].distinct_.size == 60
+    said = [str(warning.message) for warning in recwarn]
+    assert not [line for line in said if line.startswith("note: ") or "copies" in line]
+    # Without a note, the test warns of the copies.
+    search_clusterings(
+        X, ConditionalMixture(n_init=1), n_clusterings=None, random_state=0, notes=[], **settings
+    )
+    assert sum("samples are exact copies" in str(warning.message) for warning in recwarn) == 1
 
 
 class FailsWithTwoLabelings(IBSI):

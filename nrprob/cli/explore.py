@@ -42,6 +42,7 @@ from nrprob.cli.single import show_scores
 from nrprob.cli.terminal import (
     get_console,
     in_one_line,
+    print_note,
     print_result,
     print_warning,
     record_warnings,
@@ -51,7 +52,7 @@ from nrprob.cli.validation import (
     check_at_least,
     check_choice,
     check_n_clusters,
-    in_options,
+    in_options_of_explore,
 )
 from nrprob.exceptions import InputError, SingleFeatureWarning
 
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 __all__ = ["explore"]
 
 
-@in_one_line(in_options)
+@in_one_line(in_options_of_explore)
 def explore(
     data: Data,
     known: Known = None,
@@ -154,6 +155,7 @@ def explore(
         _check_testable(loaded)
     from nrprob.batch.fit_files import save_exploration
     from nrprob.batch.fit_result import exploration_results
+    from nrprob.data.copies import ignore_reported_copies
     from nrprob.successive import search_clusterings
 
     # Search, test and write while the output folder is locked.
@@ -163,9 +165,15 @@ def explore(
             result = search_clusterings(
                 loaded.table.X, n_clusters=number, n_clusterings=n, known=loaded.known,
                 criterion=criterion, alpha=level, random_state=seed, report=report,
+                announce=print_note, notes=loaded.notes,
             )  # fmt: skip
-        loaded.origin["warnings"] = list(dict.fromkeys(warned))
-        with show_spinner("testing the clusters" if test else "writing the results"):
+        loaded.origin["warnings"] = list(dict.fromkeys(map(in_options_of_explore, warned)))
+        # The search has tested the clusterings, unless the user has named their number.
+        step = "computing confidences" if n is None else "testing the clusterings"
+        with (
+            show_spinner(step if test else "writing the results"),
+            ignore_reported_copies(loaded.notes),
+        ):
             runs = exploration_results(
                 result,
                 loaded.table,

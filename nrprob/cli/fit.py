@@ -189,6 +189,7 @@ def fit(
     z = loaded.known
     from nrprob.batch import fit_files, fits
     from nrprob.batch.fit_result import FitResult
+    from nrprob.data.copies import unreported
 
     # Choose the estimator, unless the user has named it.
     recommended: dict[str, Any] = {}
@@ -239,7 +240,8 @@ def fit(
                 print_note(f"the tests were interrupted; the labels are in {labels_file}")
                 raise Exit(130) from None
             fitted.warnings += [str(w.message) for w in caught]
-        fitted.warnings = list(dict.fromkeys(map(in_options, fitted.warnings)))
+        messages = unreported(fitted.warnings, loaded.notes)
+        fitted.warnings = list(dict.fromkeys(map(in_options, messages)))
         with show_spinner("writing the results"):
             fit_files.save_fit(result, folder, picture)
             remove_others(folder, result.files)

@@ -19,6 +19,7 @@ __all__ = [
     "check_n_clusters",
     "check_parameters",
     "in_options",
+    "in_options_of_explore",
 ]
 
 # Methods among which --method auto chooses.
@@ -46,7 +47,13 @@ def in_options(text: str) -> str:
     dense = "store the rows as a dense matrix"
     text = _TO_DENSE.sub(lambda match: "; " * bool(match[1]) + dense, text)
     text = text.replace("log='auto' of nrprob.prepare", "--log auto")
+    text = text.replace("compare both in optima_, ", "")  # results have no such attribute
     return _PARAMETER.sub(_name_option, text)
+
+
+def in_options_of_explore(text: str) -> str:
+    """Rewrite a message for `nrprob explore`, which has no option for the number of restarts."""
+    return in_options(text.replace("raise n_init", "try another random_state"))
 
 
 def _name_option(match: re.Match[str]) -> str:

@@ -5,12 +5,17 @@ A sample without copies is a set of one. Shapes: n samples, m features.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from nrprob.exceptions import warn
 
+_NOTE = "rows are exact copies of earlier rows"
+_WARNING = "samples are exact copies of other samples"
 _MANY = 0.05  # share of copies among the samples from which on users are told of them
 # Values of a feature lie on a grid (rounded values) if their smallest spacing exceeds the smallest
 # spacing that is typical of continuous values by this factor.
@@ -75,6 +80,14 @@ class Copies:
         return self.set_index.size - self.first.size
 
     @property
+    def note(self) -> str:
+        """Note for the user that reports the copies in a table."""
+        return (
+            f"{self.n_copies} of {self.set_index.size} {_NOTE}; the fit counts every row, and "
+            "tests count equal rows once; drop the copies unless they should have more weight"
+        )
+
+    @property
     def are_many(self) -> bool:
         """Whether 5 % of the samples or more are copies of an earlier sample."""
         return self.n_copies >= _MANY * self.set_index.size
@@ -83,10 +96,25 @@ class Copies:
         """Warn if 5 % of the samples or more are copies of an earlier sample."""
         if self.are_many:
             warn(
-                "samples are exact copies of other samples, and each set of copies is tested "
-                f"as one sample; got {self.n_copies} copies among {self.set_index.size} samples; "
-                "drop the copies before the fit, unless the fit should give them more weight"
+                f"{_WARNING}, and each set of copies is tested as one sample; got {self.n_copies} "
+                f"copies among {self.set_index.size} samples; drop the copies before the fit, "
+                "unless the fit should give them more weight"
             )
+
+
+def unreported(messages: Sequence[str], notes: Sequence[str]) -> list[str]:
+    """Return the messages of warnings without the warning of copies that a note has reported."""
+    is_reported = any(_NOTE in note for note in notes)
+    return [m for m in messages if not (is_reported and m.startswith(_WARNING))]
+
+
+@contextlib.contextmanager
+def ignore_reported_copies(notes: Sequence[str]) -> Iterator[None]:
+    """Ignore the warning of copies inside the ``with`` if a note has reported the copies."""
+    with warnings.catch_warnings():
+        if not unreported([_WARNING], notes):
+            warnings.filterwarnings("ignore", _WARNING)
+        yield
 
 
 def _group_equal_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

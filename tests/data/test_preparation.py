@@ -230,8 +230,8 @@ def test_exact_copies_of_rows_are_noted(frame):
 
     copied = pd.concat([frame, frame[:6]])
     note = (
-        "6 of 30 rows are exact copies of earlier rows, and count in the fit like other rows; drop "
-        "them unless the copies should have more weight"
+        "6 of 30 rows are exact copies of earlier rows; the fit counts every row, and tests count "
+        "equal rows once; drop the copies unless they should have more weight"
     )
     assert notes(copied) == notes(copied, categories="indicators") == [note]
     assert notes(frame) == notes(pd.concat([frame] + [frame[:1]])) == []

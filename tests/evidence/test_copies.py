@@ -1,12 +1,13 @@
 """Exact copies of samples: detection, and that a set of copies counts as one sample."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from remembering import Remembering
 from sklearn.datasets import load_iris
 
-from nrprob import ConditionalMixture, evidence
-from nrprob.data.copies import Copies
+from nrprob import ConditionalMixture, evidence, prepare
+from nrprob.data.copies import Copies, unreported
 from nrprob.evidence import bootstrap, held_out
 from nrprob.evidence.inputs import TooFewRows
 
@@ -97,6 +98,17 @@ def test_confidence_resamples_the_distinct_samples(monkeypatch):
     for indices in calls:
         assert indices.size == N and (indices % 2 == 0).all()
         np.testing.assert_array_equal(np.bincount(known[indices]), np.bincount(Z))
+
+
+def test_copies_are_reported_once():
+    """The command line prints the note of `prepare`, or else the warning of the test."""
+    rows = np.repeat(np.random.default_rng(0).normal(size=(30, 2)), 2, axis=0)
+    with pytest.warns(UserWarning) as warned:
+        Copies.from_samples(rows, np.zeros(60, int)).warn_if_many()
+    messages = [str(warning.message) for warning in warned] + ["another warning"]
+    notes = prepare(pd.DataFrame(rows, columns=["a", "b"])).notes
+    assert unreported(messages, notes) == ["another warning"]
+    assert unreported(messages, ["another note"]) == messages
 
 
 @pytest.mark.parametrize(("copies", "warned"), [(5, True), (4, False)])

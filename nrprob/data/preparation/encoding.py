@@ -209,10 +209,7 @@ def note_copies(
         np.column_stack([features.values, *codes]), np.zeros(n, int) if groups is None else groups
     )
     if copies.are_many:
-        record.notes.append(
-            f"{copies.n_copies} of {n} rows are exact copies of earlier rows, and count in the fit "
-            "like other rows; drop them unless the copies should have more weight"
-        )
+        record.notes.append(copies.note)
 
 
 def _impute_mean(values: np.ndarray) -> np.ndarray:
