@@ -13,6 +13,7 @@ import tomllib
 import jax
 import pandas as pd
 import pytest
+import typer
 from jax.experimental.compilation_cache import compilation_cache
 from places import DOCS, ROOT, TESTS
 from typer.testing import CliRunner
@@ -40,6 +41,24 @@ def test_every_key_is_on_the_page():
     for kind in (ModelFile, Data, Measure, Save, Setting, Table, Figure):
         for key in kind.model_fields:
             assert re.search(rf"\b{key}\b", PAGE), f"{kind.__name__}.{key}"
+
+
+def test_the_page_of_the_command_line_lists_every_option_of_every_command():
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    listed = set()
+    for options, commands in re.findall(r"^\| (`--[^|]+) \| ([a-z, ]+) \|", page, re.M):
+        names = re.findall(r"`(--[a-z-]+)`", options)
+        listed |= {(command, name) for command in commands.split(", ") for name in names}
+    commands = typer.main.get_command(app).commands
+    assert listed == {
+        (command, name)
+        for command, entry in commands.items()
+        for option in entry.params
+        for name in (*option.opts, *option.secondary_opts)
+        if name.startswith("--")
+    }
+    general = {"--install-completion", "--help"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page)) <= general | {n for _, n in listed}
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
