@@ -9,12 +9,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import jax
 import pandas as pd
 import pytest
 import typer
 from jax.experimental.compilation_cache import compilation_cache
+from pages import page_of
 from places import DOCS, ROOT, TESTS
 from typer.testing import CliRunner
 
@@ -134,7 +136,9 @@ CLAIMS = {
         and result.p_structure_ > 0.05
     ),
 }
-PAGES = [p for p in sorted(DOCS.glob("*.md")) if "```python" in p.read_text(encoding="utf-8")]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md"))}
+# A page that shows the output of commands has a test for the commands and the code together.
+PAGES = [page for page, text in TEXTS.items() if "```python" in text and "```console" not in text]
 
 
 @pytest.mark.slow
@@ -172,6 +176,54 @@ def test_commands_of_pages_run(page, tmp_path, monkeypatch):
                 assert result.exit_code == 0, f"{line}\n{result.output}"
                 ran += 1
     assert ran
+
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def agree(shown, printed):
+    """Whether two lines agree apart from run times, and numbers agree up to 2 %."""
+    lines = [re.sub(r" in [\d.]+ s\b", "", line) for line in (shown, printed)]
+    numbers = [[float(number) for number in NUMBER.findall(line)] for line in lines]
+    texts = {NUMBER.sub("#", line) for line in lines}
+    return len(texts) == 1 and numbers[0] == pytest.approx(numbers[1], rel=0.02, abs=0.02)
+
+
+def shown_and_printed(block, monkeypatch):
+    """Lines below the command of a block, and lines that the command prints.
+
+    Four spaces begin the continuation of a line.
+    """
+    command, *shown = re.sub(r"( \\)?\n {4}", " ", block).splitlines()
+    program, *arguments = shlex.split(command.removeprefix("$ "))
+    if program == "head":
+        return shown, Path(arguments[-1]).read_text(encoding="utf-8").splitlines()
+    assert program == "nrprob"
+    monkeypatch.setattr("sys.argv", [program, *arguments])
+    return shown, CliRunner().invoke(app, arguments).output.splitlines()
+
+
+@pytest.mark.parametrize("n_blocks", [2, pytest.param(None, marks=pytest.mark.slow)])
+def test_the_business_table_prints_the_lines_of_its_page(n_blocks, tmp_path, monkeypatch):
+    """Run the code and the commands; the first command ends before a fit."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = (DOCS / "business-table.md").read_text(encoding="utf-8")
+    scope: dict = {}
+    blocks = re.findall(r"^```(python|console)\n(.*?)^```", text, re.M | re.S)
+    for language, block in blocks[:n_blocks]:
+        if language == "python":
+            exec(block, scope)
+            continue
+        shown, printed = shown_and_printed(block, monkeypatch)
+        rest = iter(printed)
+        for line in shown:
+            assert line == "..." or any(agree(line, other) for other in rest), (line, printed)
+    if n_blocks is None:
+        assert len(scope["result"]) == len(scope["customers"]) == scope["n"]
+        # The page explains all sections of the report.
+        for level, heading in page_of(Path("customers/report.html")).headings:
+            assert level != 2 or f"\n| {heading}" in text or f" or {heading} |" in text, heading
 
 
 def _examples():
