@@ -28,7 +28,7 @@ chapter 3 (conjugate priors).
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import jax
@@ -40,7 +40,7 @@ from nrprob.codelength import gaussian_complexity, multinomial_table
 from nrprob.statistics.gammas import log_gamma, log_multigamma
 from nrprob.statistics.gaussians import moment_positions
 from nrprob.statistics.matrices import log_determinant, whitener
-from nrprob.statistics.sums import sum_of_products, sum_of_squares
+from nrprob.statistics.sums import sum_of_logs, sum_of_products, sum_of_squares
 from nrprob.statistics.terms import TracedTerm
 from nrprob.trees import node
 
@@ -119,17 +119,6 @@ def _look_up(table: Table, count: jax.Array) -> jax.Array:
     """Entries (...) of a table at counts (...), which are rounded to integers."""
     index = jnp.round(count).astype(jnp.int32)
     return jnp.asarray(table).at[index].get(mode="clip")
-
-
-def _log_product(x: jax.Array) -> jax.Array:
-    """Sum of the logarithms of ``x`` over its first axis.
-
-    One logarithm per product of eight factors is faster than eight logarithms.
-    """
-    total = jnp.zeros(x.shape[1:], x.dtype)
-    for i in range(0, x.shape[0], 8):
-        total = total + jnp.log(x[i : i + 8].prod(0))
-    return total
 
 
 _DATA = frozenset({"data", "parameters"})
@@ -265,7 +254,7 @@ class NormalNML(_CodeByDifference):
         # Where the variance is clipped, n v / (2 s^2) differs from n / 2.
         excess = jnp.where(variance < low, variance * (1 / low) - 1, 0)
         excess = jnp.where(variance > high, variance * (1 / high) - 1, excess)
-        return 0.5 * n * (_log_product(2 * np.pi * s2) + excess.sum(0) + self.n_features)
+        return 0.5 * n * (sum_of_logs(2 * np.pi * s2) + excess.sum(0) + self.n_features)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Description length in nats (...) of cells with statistics (..., p)."""
@@ -313,7 +302,7 @@ class NormalInverseGamma(_CodeByDifference):
     def _fit_nats(self, cell: jax.Array) -> jax.Array:
         m, n = self.n_features, cell[-1]
         rest = cell[m : 2 * m] - cell[:m] ** 2 / (self.kappa + n)
-        b = _log_product(1 + jnp.maximum(rest, 0) * (0.5 / self.scale))
+        b = sum_of_logs(1 + jnp.maximum(rest, 0) * (0.5 / self.scale))
         return (self.shape + 0.5 * n) * b
 
     def __call__(self, cell: jax.Array) -> jax.Array:
@@ -427,6 +416,9 @@ class NormalWishart:
     If ``weighted``, a vector of weight w has the covariance :math:`\Sigma / w`. The moments of such
     a vector are multiplied by w, and are followed by w. The factor w^(m/2) of the density is left
     out.
+
+    The array ``log_gammas`` is the table that `with_table` adds. Without the table, a program
+    contains the log-gamma function wherever it calls the code, and takes longer to compile.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -437,6 +429,22 @@ class NormalWishart:
     full: bool = field(metadata=_STATIC)
     power: Table
     weighted: bool = field(default=False, metadata=_STATIC)
+    log_gammas: Table | None = None
+
+    def with_table(self, n_max: int) -> NormalWishart:
+        """Add a table of log-gamma functions, for cells of at most ``n_max`` samples."""
+        table = replace(self, log_gammas=None).log_gamma_of(np.arange(n_max + 2))
+        return replace(self, log_gammas=table)
+
+    def log_gamma_of(self, n: Any) -> jax.Array:
+        """Log of the multivariate gamma function at half the posterior degrees of freedom.
+
+        The numbers of samples n (...) of the cells are integers.
+        """
+        if self.log_gammas is not None:
+            return _look_up(self.log_gammas, n)
+        size = self.n_features if self.full else 1
+        return log_multigamma(0.5 * (size + 1 + self.freedom + self.power * n), size)
 
     def total_weight(self, cell: jax.Array) -> jax.Array:
         """Sum (...) of the weights of the samples, from statistics (..., p) of cells."""
@@ -467,10 +475,8 @@ class NormalWishart:
         n, scatter = self.power * cell[..., -1], self.scatter(cell)
         size = self.n_features if self.full else 1
         freedom, inside = size + 1 + self.freedom, jnp.log(self.freedom * self.variance)
-        log_det = (
-            log_determinant(scatter) if self.full else _log_product(jnp.moveaxis(scatter, -1, 0))
-        )
-        gammas = log_multigamma(0.5 * freedom, size) - log_multigamma(0.5 * (freedom + n), size)
+        log_det = log_determinant(scatter) if self.full else sum_of_logs(scatter, -1)
+        gammas = self.log_gamma_of(jnp.zeros(())) - self.log_gamma_of(cell[..., -1])
         rest = 0.5 * n * np.log(np.pi) - 0.5 * freedom * inside
         rest = (
             rest
@@ -488,11 +494,10 @@ class NormalWishart:
         )
         freedom = size + 1 + self.freedom + n
         scatter, mean = self.scatter(cells.T), self.power * cells[:m] / precision
-        after = log_multigamma(0.5 * (freedom + self.power), size)
-        constant = m / size * (log_multigamma(0.5 * freedom, size) - after)
+        constant = m / size * (self.log_gamma_of(cells[-1]) - self.log_gamma_of(cells[-1] + 1))
         constant = constant + 0.5 * self.power * m * np.log(np.pi)
         if not self.full:
-            constant = constant + 0.5 * self.power * _log_product(scatter.T)
+            constant = constant + 0.5 * self.power * sum_of_logs(scatter, -1)
             return constant, freedom, precision, mean, scatter.T
         white, log_det = whitener(scatter)
         constant = constant + 0.5 * self.power * log_det
@@ -513,7 +518,7 @@ class NormalWishart:
         if self.full:
             log_growth = jnp.log1p(factor * _mahalanobis_squares(scatter, row, mean))
         else:
-            log_growth = _log_product(1 + factor * jnp.square(row[:, None] - mean) / scatter)
+            log_growth = sum_of_logs(1 + factor * jnp.square(row[:, None] - mean) / scatter)
         return constant + 0.5 * (freedom + self.power) * log_growth
 
     def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
@@ -531,7 +536,7 @@ class NormalWishart:
             log_growth = jnp.log1p(factor * _mahalanobis_squares(scatter, row, mean)[:, None])
         else:
             squares = jnp.square(row[:, None] - mean) / scatter
-            log_growth = _log_product(1 + factor * squares[:, :, None])
+            log_growth = sum_of_logs(1 + factor * squares[:, :, None])
         return constant + 0.5 * (freedom + self.power) * log_growth
 
 

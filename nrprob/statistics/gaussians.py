@@ -35,6 +35,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from nrprob.statistics.matrices import inverse_and_log_det, log_determinant
+from nrprob.statistics.sums import sum_of_logs
 from nrprob.trees import node
 
 _PRECISION = jax.lax.Precision.HIGHEST
@@ -42,7 +43,6 @@ _STATIC: dict[str, Any] = {"static": True}
 _EMPTY = 1e-14  # a cell with a smaller mass is empty
 _SINGULAR = 1e-10  # smallest share of a determinant that must remain when a sample leaves
 _FLAT = 1e-12  # a cell with a smaller variance, ridge included, is degenerate
-_FACTORS = 8  # number of factors per product of which one logarithm is computed
 _MAX_ROUNDS = 100  # largest number of iterations of `common_shape`
 
 
@@ -439,7 +439,7 @@ class CrossEntropyCost:
             leave_ratio = 1 - leave_factor * q[jnp.arange(len(x)), label]
         elif self.covariance == "diag":
             ratio = deviation**2 / state.spread
-            join_log_ratio = _log_product(1 + join_factor[..., None] * ratio)
+            join_log_ratio = sum_of_logs(1 + join_factor[..., None] * ratio, -1)
             factors = 1 - leave_factor[:, None] * ratio[jnp.arange(len(x)), label]
             leave_ratio = jnp.where((factors > _SINGULAR).all(-1), factors.prod(-1), 0)
         else:
@@ -504,14 +504,3 @@ class CrossEntropyCost:
             log_det = log_det.at[cell].add(self.dimension * jnp.log(grown / spread[cell]))
             spread = spread.at[cell].set(grown)
         return TrackedCells(state.mass.at[cell].set(after), mean, spread, log_det)
-
-
-def _log_product(factors: jax.Array) -> jax.Array:
-    """Sum of the logarithms of ``factors`` over their last axis.
-
-    One logarithm per product of eight factors is faster than eight logarithms.
-    """
-    total = jnp.zeros(factors.shape[:-1], factors.dtype)
-    for i in range(0, factors.shape[-1], _FACTORS):
-        total = total + jnp.log(factors[..., i : i + _FACTORS].prod(-1))
-    return total

@@ -1,4 +1,4 @@
-"""Sums over a short first axis of long arrays, faster on a CPU than XLA's built-in sums.
+"""Sums over a short axis of long arrays, faster on a CPU than XLA's built-in sums.
 
 With XLA's sums, sampler iterations on 5,000 samples of two columns spent 40 to 60 % of their time
 in such sums.
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 _MAX_UNROLLED = 8  # largest length of an axis whose sum is unrolled
+_FACTORS = 8  # numbers of which one logarithm is computed
 _MATMUL_ROWS = 2048  # with more samples, a matrix product is faster than a sum
 
 
@@ -18,6 +19,19 @@ def sum_of_squares(x: jax.Array) -> jax.Array:
     if x.shape[0] > _MAX_UNROLLED:
         return jnp.square(x).sum(0)
     return sum((jnp.square(x[i]) for i in range(x.shape[0])), jnp.zeros_like(x[0]))
+
+
+def sum_of_logs(x: jax.Array, axis: int = 0) -> jax.Array:
+    """Sum the logarithms of an array over one axis.
+
+    One logarithm per product of eight factors is faster than eight logarithms.
+    """
+    axis = axis % x.ndim
+    total = jnp.zeros(x.shape[:axis] + x.shape[axis + 1 :], x.dtype)
+    for i in range(0, x.shape[axis], _FACTORS):
+        factors = jax.lax.slice_in_dim(x, i, min(i + _FACTORS, x.shape[axis]), axis=axis)
+        total = total + jnp.log(factors.prod(axis))
+    return total
 
 
 def sum_of_products(weights: jax.Array, x: jax.Array) -> jax.Array:

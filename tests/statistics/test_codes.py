@@ -130,6 +130,26 @@ def test_normal_inverse_wishart_is_the_product_of_predictions():
     assert float(_length(one, cell)) == pytest.approx(float(_length(gamma, cell)), rel=1e-12)
 
 
+@pytest.mark.parametrize("power", [1.0, 0.6])
+@pytest.mark.parametrize("full", [True, False])
+def test_the_table_of_log_gamma_functions_changes_no_length(full, power):
+    rng = np.random.default_rng(5)
+    code = codes.NormalWishart(0.4, 0.65, 2.0, 3, full, power)
+    tabulated = code.with_table(7)
+    X = rng.normal(size=(7, 3))
+    products = [np.outer(x, x)[np.triu_indices(3)] if full else x**2 for x in X]
+    rows = np.concatenate([X, products, np.ones((7, 1))], 1)
+    cells = np.cumsum(rows, 0) - rows  # of 0 to 6 samples
+    np.testing.assert_allclose(tabulated(cells), code(cells), rtol=1e-12)
+    costs = [
+        c.join_costs([a[..., None] for a in c.prepare_join(cells.T)], rows.T)
+        for c in (code, tabulated)
+    ]
+    np.testing.assert_allclose(costs[1], costs[0], rtol=1e-12)
+    own = np.diagonal(costs[1])  # sample i joins the cell of the samples before it
+    np.testing.assert_allclose(own, np.asarray(code(cells + rows) - code(cells)), rtol=1e-10)
+
+
 def _all_codes():
     classes = codes.CountCode(*codes.count_tables(2, 9), 4, 6, single=True)
     return {

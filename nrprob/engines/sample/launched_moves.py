@@ -257,9 +257,8 @@ def propose_launched_move(
     split, accepted : whether the proposal was a split, and whether it was accepted
     """
     size = len(state.labels)
-    key, key_of_sides = jax.random.split(key)
-    u = jax.random.uniform(key, (10 + size,), minval=jnp.finfo(float).tiny)
-    u, noise = u[:10], jnp.log(u[10:]) - jnp.log1p(-u[10:])  # logistic
+    key, key_of_sides, key_of_scan = jax.random.split(key, 3)
+    u = jax.random.uniform(key, (10,), minval=jnp.finfo(float).tiny)
     random_side = jax.random.bernoulli(key_of_sides, shape=(size,))
     pairs = Pairs(
         jax.lax.cond(
@@ -311,6 +310,8 @@ def propose_launched_move(
             def scan(_):
                 current = state.labels[near] == proposal.b
                 current = (current != current[launch.order[0]]) & real
+                v = jax.random.uniform(key_of_scan, (capacity,), minval=jnp.finfo(float).tiny)
+                noise = jnp.log(v) - jnp.log1p(-v)  # logistic
 
                 def choose(i, logit):
                     return jnp.where(split, noise[i] < logit, current[i])

@@ -20,6 +20,8 @@ from nrprob.statistics.codes import NormalWishart, code_term
 from nrprob.statistics.matrices import whitener
 from nrprob.trees import node
 
+_MAX_TABLE = 1 << 14  # number of samples up to which log-gamma functions are tabulated
+
 
 def moments(rows: Any, full: bool = True) -> jax.Array:
     """Statistics (n, q) of features ``rows`` (n, m): the features, followed by their products.
@@ -85,7 +87,9 @@ class SeparateCovariances:
     def partition_target(self, partition: Target) -> Target:
         """Add the code of the features to the code of labels and classes."""
         launch = self if self.n_features else None  # launched moves need features
-        return replace(partition, terms=(code_term(self.code), *partition.terms), launch=launch)
+        size = len(partition.x)
+        code = self.code.with_table(size) if size <= _MAX_TABLE else self.code
+        return replace(partition, terms=(code_term(code), *partition.terms), launch=launch)
 
     def cluster_distances(self, cells: jax.Array) -> jax.Array:
         """Mahalanobis distances (K, K) of means; see `LaunchModel.cluster_distances`."""
@@ -112,9 +116,11 @@ class SeparateCovariances:
         prior = code.freedom * code.variance * jnp.eye(size)
         prior = jnp.broadcast_to(prior, (y.shape[1], size, size))
         rest = replace(target, terms=target.terms[1:], joint_codes=())
+        tabulated: Any = target.terms[0].cost
+        log_gammas = tabulated.log_gamma_of(np.arange(len(rows) + 2))
         return GaussianSides(
             y, self.power * weight, x, real, rest, code.kappa, self.power, prior,
-            size + 1 + code.freedom, shared=False,
+            size + 1 + code.freedom, y.shape[1] * (log_gammas[:-1] - log_gammas[1:]), shared=False,
         )  # fmt: skip
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:

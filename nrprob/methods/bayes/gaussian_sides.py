@@ -31,11 +31,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from nrprob.engines.sample.target import Target
-from nrprob.statistics.gammas import log_multigamma
 from nrprob.statistics.matrices import whitener
+from nrprob.statistics.sums import sum_of_logs
 from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
@@ -77,6 +76,8 @@ class GaussianSides:
     kappa, power : precision of the prior of a centre, and tempering exponent
     scatter : (B, e, e) Psi; if the sides share A, plus the scatter of the samples outside the move
     freedom : f0; if the sides share A, plus power times the number of samples outside the move
+    constants : (m + 1,) T(N) of a side of N members, for N from 0 to m; zeros if the sides share A,
+        since T(N) is then equal for both sides
     shared : whether the sides share A, since all clusters share one covariance
     """
 
@@ -89,6 +90,7 @@ class GaussianSides:
     power: jax.Array
     scatter: jax.Array
     freedom: jax.Array
+    constants: jax.Array
     shared: bool = field(metadata=_STATIC)
 
     def coordinates(self) -> jax.Array:
@@ -122,18 +124,6 @@ class GaussianSides:
         cells = (inside.astype(self.x.dtype) @ self.x)[None]
         return _Sides(inside.sum(1), precision, sums, inverse, log_det.sum(1), cells)
 
-    def constants(self) -> jax.Array:
-        """T(N) (m + 1,) of a side of N members, for N from 0 to m; see the module docstring."""
-        count = np.arange(len(self.rows) + 1)
-        if self.shared:  # equal for both sides, so that it cancels in the odds
-            return jnp.zeros(count.shape)
-        n_blocks, size = self.rows.shape[1:]
-        freedom = self.freedom + self.power * count
-        before, after = (
-            log_multigamma(0.5 * (freedom + more), size) for more in (0 * self.power, self.power)
-        )
-        return n_blocks * (before - after)
-
     def _degrees(self, n: jax.Array) -> jax.Array:
         """Degrees of freedom f (2,) after a member joins sides of ``n`` (2,) other members."""
         n = self.real.sum() - 1 if self.shared else n
@@ -141,13 +131,13 @@ class GaussianSides:
 
     def log_odds(self, side: jax.Array) -> jax.Array:
         """Log odds (m,) of the second side for every member, given the sides of all members."""
-        sides, table = self.summarise(side), self.constants()
+        sides = self.summarise(side)
         precision, a = sides.precision[:, None], self.weight
         rows = self.rows - (sides.sums / sides.precision[:, None, None])[:, None]
         square = (jnp.einsum("smbe,sbef->smbf", rows, sides.inverse) * rows).sum(-1)
         factor = a * precision / (precision + a)
-        growth = jnp.log1p(factor[..., None] * jnp.maximum(square, 0)).sum(-1)
-        constant = table[sides.n] + 0.5 * self.power * sides.log_det
+        growth = sum_of_logs(1 + factor[..., None] * jnp.maximum(square, 0), -1)
+        constant = self.constants[sides.n] + 0.5 * self.power * sides.log_det
         cost = constant[:, None] + 0.5 * self._degrees(sides.n)[..., None] * growth
         cost = cost + 0.5 * self._n_features * jnp.log1p(a / precision)
         cost = cost + self.rest.joining(sides.cells, self.x, jnp.zeros(len(self.x), int))
@@ -174,7 +164,6 @@ class GaussianSides:
         side : (m,) sides at the end
         log_q : log probability of these sides
         """
-        table = self.constants()
         group = jnp.zeros(1, int)
 
         def visit(t, carry):
@@ -191,11 +180,11 @@ class GaussianSides:
             share = factor[:, None] * (g * v).sum(-1)
             sign = jnp.where(stays, -1.0, 1.0)
             share = jnp.maximum(1 + sign[:, None] * share, _MIN_SHARE)
-            growth = jnp.log(share).sum(-1)
+            growth = sum_of_logs(share, -1)
             # 2. Log odds, given all other members.
             n = sides.n - stays
             log_det = sides.log_det + jnp.where(stays, growth, 0)
-            cost = table[n] + 0.5 * self._n_features * jnp.log1p(a / without)
+            cost = self.constants[n] + 0.5 * self._n_features * jnp.log1p(a / without)
             cost = cost + 0.5 * self._degrees(n) * sign * growth + 0.5 * self.power * log_det
             x = jax.lax.dynamic_slice_in_dim(self.x, i, 1)
             less = sides.cells - stays[:, None] * x

@@ -436,7 +436,7 @@ class SharedCovariance(JointCode):
         rest = replace(target, joint_codes=(), n_groups=1)
         return GaussianSides(
             y[:, None], weight, target.x[rows], real, rest, kappa, self.power, scatter[None],
-            self.n_features + 1 + freedom + n, shared=True,
+            self.n_features + 1 + freedom + n, jnp.zeros(len(rows) + 1), shared=True,
         )  # fmt: skip
 
     def odds(
