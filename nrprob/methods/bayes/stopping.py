@@ -121,7 +121,8 @@ def describe_shortfall(table: pd.DataFrame) -> str:
     state = f"R-hat {r_hat:.3f}, bulk ESS {bulk:.0f} and tail ESS {tail:.0f} of {name}"
     if np.isinf(factor):
         return f"{state}, so that chains are in different modes or have too few draws"
-    return f"{state}, so that about {factor:.2g} times as many draws are needed"
+    rounded = float(f"{factor:.2g}")  # "g" alone would print 120 as 1.2e+02
+    return f"{state}, so that about {rounded:,g} times as many draws are needed"
 
 
 def _summarise_traces(traces: dict[str, np.ndarray]) -> pd.DataFrame:

@@ -155,6 +155,15 @@ def test_the_missing_factor_of_draws(r_hat, bulk, tail, factor):
         assert other == pytest.approx(max(0.5, (r_hat - 1) / 0.01))
 
 
+@pytest.mark.parametrize(
+    ("r_hat", "times"), [(1.033, "3.3"), (1.13, "13"), (2.21, "120"), (21, "2,000")]
+)
+def test_the_missing_factor_is_printed_without_an_exponent(r_hat, times):
+    table = diagnose_chains(independent_draws(), np.arange(8) % 2)
+    table.loc["n_components", "r_hat"] = r_hat
+    assert f"about {times} times as many draws" in describe_shortfall(table)
+
+
 def fixed_run(r_hat, bulk, n_draws=300, n_chains=4):
     """A model with diagnostics of a fixed number of draws, without a fit."""
     model = MDLMixture(num_samples=n_draws, num_chains=n_chains)
