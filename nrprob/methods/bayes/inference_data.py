@@ -34,8 +34,10 @@ class ExportedPosterior(Replicated):
             Whether to add the results of `sample_parameters` and of `posterior_predictive`, for 100
             draws of each chain and with the seed ``random_state`` of the estimator. Functions such
             as `arviz.plot_ppc` (before ArviZ 1.0) and `arviz.plot_ppc_dist` (from 1.0 on) need the
-            replicated data; with classes, pass ``var_names=["X"]``. For other numbers of draws,
-            call `sample_parameters` and `posterior_predictive`.
+            replicated data; with classes, pass ``var_names=["X"]``. Plot distribution functions
+            (``kind="cumulative"`` before ArviZ 1.0, ``kind="ecdf"`` from 1.0 on), since the kernel
+            densities of ArviZ may rise at the ends of the range. For other numbers of draws, call
+            `sample_parameters` and `posterior_predictive`.
 
         Returns
         -------
