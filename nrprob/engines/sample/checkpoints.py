@@ -251,8 +251,11 @@ def _join_blocks(blocks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def progress_bar(verbose: int) -> Iterator[Report]:
-    """Progress bar of one or several calls of `CheckpointedChains.advance`, if ``verbose`` > 0."""
+def progress_bar(verbose: int, blocks: str = "clusters") -> Iterator[Report]:
+    """Progress bar of one or several calls of `CheckpointedChains.advance`, if ``verbose`` > 0.
+
+    ``blocks`` is the word for the blocks of a sampled partition.
+    """
     if not verbose:
         yield lambda steps, remaining, states: None
         return
@@ -267,7 +270,7 @@ def progress_bar(verbose: int) -> Iterator[Report]:
             task = progress.task_ids[0] if done else progress.add_task("")
             done += steps
             k = np.asarray(states.draw["n_clusters"])
-            text = f"sampling, {k.min()} to {k.max()} clusters"
+            text = f"sampling, {k.min()} to {k.max()} {blocks}"
             progress.update(task, completed=done, total=done + remaining, description=text)
 
         yield report_progress

@@ -91,7 +91,7 @@ class SampledChains(ModelSettings):
         """
         self.stopped_, self._diagnosed = "interrupted", None
         try:
-            with progress_bar(self.verbose) as report:
+            with progress_bar(self.verbose, "components") as report:
                 if num_draws is None:
                     self.stopped_ = self._run_to_convergence(report, deadline)
                 else:

@@ -247,6 +247,7 @@ def test_a_run_until_convergence_shows_one_progress_bar(rows, model, monkeypatch
         model.fit(rows)
     output = capsys.readouterr().out
     assert output.count("sampling,") == 1 and "━" in output
+    assert "components" in output and "clusters" not in output
 
 
 @MISSING
