@@ -825,7 +825,7 @@ def test_text_and_empty_cells_need_no_options(invoke, mixed, tmp_path):
     inside = frame[labels["cluster"] == 0]
     share = [100 * (rows["colour"].dropna() == "red").mean() for rows in (inside, frame)]
     assert len(said) == 1 and f"colour: red {share[0]:.0f} % ({share[1]:.0f} %" in said[0]
-    assert f"weight: {inside['weight'].mean():.0f} ({frame['weight'].mean():.0f}" in said[0]
+    assert f"weight: {inside['weight'].mean():,.0f} ({frame['weight'].mean():,.0f}" in said[0]
     text = " ".join(page_of(tmp_path / "o" / "report.html").text.split())
     assert said[0].removeprefix("cluster 0: ") in text
     assert "categorical: colour; ordered: rating; missing values: size (6), colour (7)" in text
