@@ -83,7 +83,9 @@ class Chapter:
         self.run, self.fit, tested = run, run.fits[0], run.tested
         self.pictures: list[tuple[str, str, str, bool]] = []
         self.test = test if tested is None else tested.evidence
-        self.evidence = () if tested is None else tested.said[self.test is not None :]
+        sentences = () if tested is None else tested.said
+        # The first sentence is about the test.
+        self.evidence = sentences if self.test is None else sentences[1:]
         self.confidence = None
         self.planes: list[tuple[str, str, str]] = []
         if tested is not None and tested.confidence is not None:
