@@ -1,14 +1,13 @@
-"""Split-merge moves launched by 2-means and hard EM on the samples of one or two clusters.
+"""Split-merge moves launched by hard EM, or by two samples, among those of one or two clusters.
 
 A split chooses a cluster c with the probability n_c / n, where n_c of n samples are in c. A merge
 chooses a pair of clusters a and b with a probability P_ab that falls with the distance of their
 means. The *members* are the samples of the cluster, or of both clusters.
 
 1. Launch: 2-means with random seeds, in units of the covariance of the members, and then hard
-   assignments divide the members into two sides. Some launches divide the members at random
-   instead, since two overlapping clusters have many partitions, few of which have separate sides. A
-   launch depends only on the members, on all other samples and on new random numbers. So a launch
-   has the same distribution before a split and before the merge that undoes the split.
+   assignments divide the members into two sides. A launch depends only on the members, on all other
+   samples and on new random numbers. So a launch has the same distribution before a split and
+   before the merge that undoes the split.
 2. The member with the largest absolute log odds is the anchor. The side of the anchor is called the
    first side.
 3. From the launch, a restricted Gibbs scan updates the sides of all members but the anchor, in
@@ -26,6 +25,13 @@ Therefore the scan takes place with a probability that increases with pi(launch)
 ratio of the posterior probabilities of the partition with the sides of the launch and of the
 partition with one cluster. This probability is the same in both directions, so R does not contain
 it.
+
+Some launches are *sequential* (Dahl, 2005). Two overlapping clusters have many partitions, few of
+which have separate sides, and small clusters of this kind can hardly die by other moves. The anchor
+is a random member, and a second member is the only one on the other side. The scan then adds all
+other members in random order, given the members that it has added before. A split chooses the
+second member among all m - 1 members other than the anchor, and a merge among the m_2 members of
+the other cluster. Therefore R contains q m_2 / (m - 1) instead of q.
 
 Jain and Neal (2004) launch by random sides and by Gibbs scans.
 
@@ -46,7 +52,9 @@ from nrprob.engines.sample.target import Partition, Target, occupied, replace_tw
 from nrprob.engines.sample.uniforms import below, in_order
 
 N_LLOYD, N_EM = 4, 5  # passes of 2-means, and of hard assignments
-_RANDOM_SHARE = 0.125  # of launches with random sides
+# Share of sequential launches among moves of up to `_SEQUENTIAL_MEMBERS` members. With m members, a
+# sequential launch takes a scan of m steps, and the share is inversely proportional to m.
+_SEQUENTIAL_SHARE, _SEQUENTIAL_MEMBERS = 0.5, 200
 _FAR_WEIGHT = 0.001  # least weight of a pair; pairs of equal means have a weight of about 1
 MAX_MEMBERS = 2048  # maximum number of members; other moves update larger clusters
 # The scan is certain if the description length of a launch exceeds the length with one cluster by
@@ -68,12 +76,9 @@ class Sides(Protocol):
     def log_odds(self, side: jax.Array) -> jax.Array:
         """Log odds (m,) of the second side for every member, given the sides of all members."""
 
-    def scan(
-        self, side: jax.Array, order: jax.Array, choose: Callable[..., jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
+    def scan(self, launch: Launch, choose: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Make a restricted Gibbs scan; return the new sides (m,) and their log probability.
 
-        ``side`` (m,) are the sides before the scan, and ``order`` (m,) is the order of the members.
         ``choose`` returns the new side of a member, given its index and its log odds.
         """
 
@@ -126,22 +131,41 @@ class Launch(NamedTuple):
     Attributes
     ----------
     side : (m,) sides of the members; false is the side of the anchor
+    present : (m,) whether a member is on its side when the scan begins
     order : (m,) order of the members in the scan; the anchor is first, and padding is last
+    n_fixed : number of members, first in the order, whose sides the scan does not change
     valid : whether both sides have members
-    random : whether the sides were chosen at random
     """
 
     side: jax.Array
+    present: jax.Array
     order: jax.Array
+    n_fixed: jax.Array
     valid: jax.Array
-    random: jax.Array
+
+    @property
+    def sequential(self) -> jax.Array:
+        """Whether the launch is a pair of members, to which the scan adds all other members."""
+        return self.n_fixed == 2
 
 
-def make_launch(sides: Sides, real: jax.Array, u: jax.Array, random_side: jax.Array) -> Launch:
-    """Divide the members by 2-means and hard assignments, or at random.
+def _move_to(order: jax.Array, place: int, member: jax.Array) -> jax.Array:
+    """Exchange ``member`` and the member at ``place`` of the order (m,)."""
+    return order.at[(order == member).argmax()].set(order[place]).at[place].set(member)
 
-    ``real`` (m,) is false on padding, ``u`` (5,) are uniform variates, and ``random_side`` (m,) are
-    independent random sides.
+
+def make_launch(
+    sides: Sides, real: jax.Array, u: jax.Array, split: jax.Array, current: jax.Array
+) -> Launch:
+    """Divide the members by 2-means and hard assignments, or choose one member of each side.
+
+    Parameters
+    ----------
+    sides : Sides
+    real : (m,) false on padding
+    u : (5,) uniform variates
+    split : whether the move is a split
+    current : (m,) current clusters of the members, for a merge
     """
     y, weight, n = sides.coordinates(), sides.weight, real.sum()
 
@@ -175,16 +199,21 @@ def make_launch(sides: Sides, real: jax.Array, u: jax.Array, random_side: jax.Ar
         return reassign(carry[0], odds > 0), odds
 
     side, odds = jax.lax.fori_loop(0, N_EM, pass_em, (side, jnp.zeros_like(weight)))
-    # 4. Some launches have random sides instead. This choice does not depend on the members.
-    random = u[4] < _RANDOM_SHARE
-    side = jnp.where(random, random_side & real, side)
-    valid = jnp.where(random, side.any() & (~side & real).any(), valid)
-    # 5. The side of the anchor is the first side, and the anchor is the first in the order.
-    anchor = jnp.where(real, jnp.abs(odds), -1).argmax()
-    side = (side != side[anchor]) & real
+    # 4. The side of the anchor is the first side, and the anchor is the first in the order.
     order = in_order(u[2:4], len(y), jnp.maximum(n, 1))
-    place = (order == anchor).argmax()
-    return Launch(side, order.at[place].set(order[0]).at[0].set(anchor), valid, random)
+    anchor = jnp.where(real, jnp.abs(odds), -1).argmax()
+    sequential = u[4] < _SEQUENTIAL_SHARE * jnp.minimum(1, _SEQUENTIAL_MEMBERS / jnp.maximum(n, 1))
+    anchor = jnp.where(sequential, below(u[0], n), anchor)
+    order = _move_to(order, 0, anchor)
+    # 5. A sequential launch is the anchor and a random member of the other side. In a split, this
+    # may be any other member.
+    others = jnp.where(split, jnp.arange(len(y)) != anchor, current != current[anchor]) & real
+    second = jnp.minimum((jnp.cumsum(others) <= below(u[1], others.sum())).sum(), len(y) - 1)
+    order = jnp.where(sequential, _move_to(order, 1, second), order)
+    pair = jnp.arange(len(y)) == second
+    side = jnp.where(sequential, pair, (side != side[anchor]) & real)
+    present = jnp.where(sequential, pair | (jnp.arange(len(y)) == anchor), real)
+    return Launch(side, present, order, 1 + sequential.astype(int), valid | sequential)
 
 
 class _Proposal(NamedTuple):
@@ -257,9 +286,8 @@ def propose_launched_move(
     split, accepted : whether the proposal was a split, and whether it was accepted
     """
     size = len(state.labels)
-    key, key_of_sides, key_of_scan = jax.random.split(key, 3)
+    key, key_of_scan = jax.random.split(key)
     u = jax.random.uniform(key, (10,), minval=jnp.finfo(float).tiny)
-    random_side = jax.random.bernoulli(key_of_sides, shape=(size,))
     pairs = Pairs(
         jax.lax.cond(
             pairs.stale,
@@ -289,7 +317,8 @@ def propose_launched_move(
             rows = jnp.nonzero(inside, size=capacity, fill_value=size)[0]
             real, near = rows < size, jnp.minimum(rows, size - 1)
             sides = target.launch.sides(target, state, slots, near, real)
-            launch = make_launch(sides, real, u[3:8], random_side[:capacity])
+            current = state.labels[near] == proposal.b
+            launch = make_launch(sides, real, u[3:8], split, current)
             x, group = target.x[near], target.group[near]
 
             def sum_sides(side):
@@ -299,24 +328,26 @@ def propose_launched_move(
                 cells = jnp.zeros((target.n_groups, 2, x.shape[1]), x.dtype)
                 return cells.at[group, side.astype(int)].add(jnp.where(real[:, None], x, 0))
 
-            # The scan takes place with a probability that depends on the launch alone.
+            # The scan takes place with a probability that depends on the launch alone. It always
+            # takes place after a sequential launch, which has no sides yet.
             launched = replace_two(target, state, slots[0], slots[1], sum_sides(launch.side))[1]
             margin = jnp.minimum(_MARGIN + _NATS_PER_MEMBER * real.sum(), _MAX_MARGIN)
-            # A random launch is one of 2^m partitions. All of them together are more probable by up
-            # to m log 2 nats.
-            margin = jnp.where(launch.random, _MARGIN + real.sum() * jnp.log(2), margin)
-            worth = launch.valid & (jnp.log(u[8]) < merged_length - launched + margin)
+            likely = jnp.log(u[8]) < merged_length - launched + margin
+            worth = launch.valid & (launch.sequential | likely)
 
             def scan(_):
-                current = state.labels[near] == proposal.b
-                current = (current != current[launch.order[0]]) & real
+                now = (current != current[launch.order[0]]) & real
                 v = jax.random.uniform(key_of_scan, (capacity,), minval=jnp.finfo(float).tiny)
                 noise = jnp.log(v) - jnp.log1p(-v)  # logistic
 
                 def choose(i, logit):
-                    return jnp.where(split, noise[i] < logit, current[i])
+                    return jnp.where(split, noise[i] < logit, now[i])
 
-                side, log_q = sides.scan(launch.side, launch.order, choose)
+                side, log_q = sides.scan(launch, choose)
+                # A split chooses the second member of a sequential launch among all other members,
+                # and a merge among the members of the other side.
+                log_odds = jnp.log(side.sum() / jnp.maximum(real.sum() - 1, 1))
+                log_q = log_q + jnp.where(launch.sequential, log_odds, 0)
                 good = (side & real).any() & (~side & real).any()
                 labels = jnp.where(side, proposal.b, proposal.a)
                 return (

@@ -20,7 +20,8 @@ only needs differences of L. Every move leaves the distribution invariant:
   a time, given the previous assignments. Dahl (2005) assigns one sample at a time, which takes as
   many steps as there are samples.
 - *Launched split or merge*, for Gaussian clusters: 2-means and hard EM on the samples of one or two
-  clusters, followed by a restricted Gibbs scan; see `nrprob.engines.sample.launched_moves`. With
+  clusters, followed by a restricted Gibbs scan, or Dahl's sequential assignment of one sample at a
+  time; see `nrprob.engines.sample.launched_moves`. With
   up to 2,048 samples, this move replaces both moves above. With more samples, it alternates with
   them.
 - *Swap*, with known groups: within one known group, two clusters exchange their samples. A cluster

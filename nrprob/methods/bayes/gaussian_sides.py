@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nrprob.engines.sample.launched_moves import Launch
 from nrprob.engines.sample.target import Target
 from nrprob.statistics.matrices import whitener
 from nrprob.statistics.sums import sum_of_logs
@@ -111,9 +112,12 @@ class GaussianSides:
         second = jnp.einsum("smbe,mbf->sbef", weighted, self.rows)
         return weighted.sum(1), self.kappa + a.sum(1), second
 
-    def summarise(self, side: jax.Array) -> _Sides:
-        """Statistics of the two sides; ``side`` (m,) is true for members on the second side."""
-        inside = jnp.stack([~side, side]) & self.real
+    def summarise(self, side: jax.Array, present: jax.Array) -> _Sides:
+        """Statistics of the two sides of the members ``present`` (m,).
+
+        ``side`` (m,) is true for members on the second side.
+        """
+        inside = jnp.stack([~side, side]) & present
         sums, precision, second = self._moments(inside)
         mean = sums / precision[:, None, None]
         scatter = _corrected(second, precision, mean)
@@ -131,7 +135,7 @@ class GaussianSides:
 
     def log_odds(self, side: jax.Array) -> jax.Array:
         """Log odds (m,) of the second side for every member, given the sides of all members."""
-        sides = self.summarise(side)
+        sides = self.summarise(side, self.real)
         precision, a = sides.precision[:, None], self.weight
         rows = self.rows - (sides.sums / sides.precision[:, None, None])[:, None]
         square = (jnp.einsum("smbe,sbef->smbf", rows, sides.inverse) * rows).sum(-1)
@@ -147,16 +151,14 @@ class GaussianSides:
     def _n_features(self) -> int:
         return self.rows.shape[1] * self.rows.shape[2]
 
-    def scan(
-        self, side: jax.Array, order: jax.Array, choose: Callable[..., jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
+    def scan(self, launch: Launch, choose: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Restricted Gibbs scan: resample the side of one member after another, given all others.
 
         Parameters
         ----------
-        side : (m,) sides at the beginning
-        order : (m,) members in the order of the scan; the side of the first one does not change,
-            and padding comes last
+        launch : Launch
+            Sides at the beginning, and the order of the members. A member that is not present is
+            added to a side.
         choose : function of the index and the log odds of a member, which returns the new side
 
         Returns
@@ -168,9 +170,9 @@ class GaussianSides:
 
         def visit(t, carry):
             sides, side, log_q = carry
-            i = order[t]
-            y, a, old = self.rows[i], self.weight[i], side[i]
-            stays = jnp.arange(2) == old
+            i = launch.order[t]
+            y, a, old, was = self.rows[i], self.weight[i], side[i], launch.present[i]
+            stays = (jnp.arange(2) == old) & was
             # 1. Log of the factor of det A due to the member, on its own and on the other side.
             k = sides.precision
             without = jnp.where(stays, k - a, k)
@@ -193,7 +195,7 @@ class GaussianSides:
             new = choose(i, logit)
             log_q = log_q + jax.nn.log_sigmoid(jnp.where(new, logit, -logit))
             # 3. Updates of rank one, if the member changes its side.
-            change = jnp.where(new == old, 0.0, sign)
+            change = jnp.where(was, jnp.where(new == old, 0.0, sign), jnp.arange(2) == new)
             more = change * a
             result = sides._replace(
                 n=sides.n + change.astype(sides.n.dtype),
@@ -210,8 +212,12 @@ class GaussianSides:
                 )
             return result, side.at[i].set(new), log_q
 
-        begin = self.summarise(side), side, jnp.zeros(())
-        _, side, log_q = jax.lax.fori_loop(1, self.real.sum(), visit, begin)
+        sides = self.summarise(launch.side, launch.present)
+        if self.shared:
+            every = self.summarise(launch.side, self.real)
+            sides = sides._replace(inverse=every.inverse, log_det=every.log_det)
+        begin = sides, launch.side, jnp.zeros(())
+        _, side, log_q = jax.lax.fori_loop(launch.n_fixed, self.real.sum(), visit, begin)
         return side, log_q
 
 

@@ -17,7 +17,12 @@ from slowly import first_fast, slowly
 
 from nrprob.data.design import Design
 from nrprob.engines.sample import chains, launched_moves
-from nrprob.engines.sample.launched_moves import make_launch, pair_probabilities, unknown_pairs
+from nrprob.engines.sample.launched_moves import (
+    Launch,
+    make_launch,
+    pair_probabilities,
+    unknown_pairs,
+)
 from nrprob.engines.sample.target import start
 from nrprob.methods.bayes.hyperparameters import Hyperparameters
 from nrprob.methods.bayes.joint_target import JointKernel
@@ -169,56 +174,86 @@ def sides_of(target, labels):
     return jump_target, jump_target.launch.sides(jump_target, state, jnp.arange(2), *members)
 
 
-@pytest.mark.parametrize("coin", [0.0, 1.0])  # random sides, and sides by 2-means
 @pytest.mark.parametrize("name", slowly("tied, known groups, tempered", *MODELS))
-def test_the_launch_is_the_same_before_and_after_a_merge(name, coin):
+def test_the_launch_is_the_same_before_and_after_a_merge(name):
     target = make(**MODELS[name])
-    u = jnp.asarray([0.3, 0.6, 0.2, 0.7, coin])
-
+    u = jnp.asarray([0.3, 0.6, 0.2, 0.7, 1.0])  # the last one makes the launch not sequential
     side = jnp.asarray([False, True, True, False, False, True, False])
 
     @jax.jit
-    def launch(sides):
-        return make_launch(sides, sides.real, u, ~side), sides.log_odds(side)
+    def launch(sides, split, current):
+        return make_launch(sides, sides.real, u, split, current), sides.log_odds(side)
 
     both = LABELS, np.where(LABELS == 1, 0, LABELS)
-    separate, together = (launch(sides_of(target, labels)[1]) for labels in both)
-    assert separate[0].valid and separate[0].random == (coin == 0)
+    separate, together = (
+        launch(sides_of(target, labels)[1], jnp.asarray(split), side)
+        for labels, split in zip(both, (False, True), strict=True)
+    )
+    assert separate[0].valid and not separate[0].sequential
     for one, other in zip(*map(jax.tree.leaves, (separate[0], together[0])), strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_allclose(separate[1], together[1], rtol=1e-9)
 
 
+@pytest.mark.parametrize("sequential", [False, True])
 @pytest.mark.parametrize(
     "name", slowly("shrunk", "full, t errors, tempered", "diag, t errors", "full")
 )
-def test_the_scan_knows_lengths_given_all_other_members(name):
+def test_the_scan_knows_lengths_given_all_members_on_a_side(name, sequential):
     target, sides = sides_of(make(**MODELS[name]), LABELS)
     rows = np.flatnonzero(LABELS < 2)
     side = np.asarray([False, True, True, False, True, False, False])
     order, later = np.asarray([2, 0, 4, 1, 3, 5, 6]), np.asarray([0, 1, 1, 1, 0, 0, 0]) > 0
+    members = np.arange(len(side))
+    present = np.isin(members, order[:2]) if sequential else members < len(rows)
+    side = side & present
+    n_fixed = 1 + sequential
+    launch = Launch(*map(jnp.asarray, (side, present, order, n_fixed, True)))
+    assert launch.sequential == sequential
     logits = {}
 
     def choose(i, logit):
         logits[int(i)] = float(logit)
         return jnp.asarray(later[i])
 
-    def length(side):
+    def length(side, on_side):
+        """Length if members that are on no side yet are another cluster."""
         labels = np.full(target.x.shape[0], 2, np.int32)
-        labels[rows] = side[: len(rows)]
+        labels[rows] = np.where(on_side, side, 3)[: len(rows)]
         codes = [code(target.cells(jnp.asarray(labels))) for code in target.joint_codes]
         return float(target.length(target.cells(jnp.asarray(labels))) - sum(codes))
 
     with jax.disable_jit():  # so that log odds are numbers
-        result, log_q = sides.scan(jnp.asarray(side), jnp.asarray(order), choose)
-    expected, now = 0.0, side.copy()
-    for i in order[1 : len(rows)]:
+        result, log_q = sides.scan(launch, choose)
+    expected, now, on_side = 0.0, side.copy(), present.copy()
+    for i in order[n_fixed : len(rows)]:
         both = []
+        on_side[i] = True
         for value in (False, True):
             now[i] = value
-            both.append(length(now))
+            both.append(length(now, on_side))
         assert logits[i] == pytest.approx(both[0] - both[1], abs=1e-7)
         now[i] = later[i]
         expected -= np.logaddexp(0, both[1] - both[0] if later[i] else both[0] - both[1])
+    assert len(logits) == len(rows) - n_fixed
     np.testing.assert_array_equal(result[: len(rows)], now[: len(rows)])
     assert float(log_q) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_without_the_probability_of_the_second_member_the_target_is_not_kept(monkeypatch):
+    """The test of the target detects a sequential launch without the factor m_2 / (m - 1)."""
+
+    def broken(*args):
+        launch = make_launch(*args)
+        # The scan begins behind the second member, but the ratio has no factor for its choice.
+        return Uncounted(*launch)
+
+    class Uncounted(Launch):
+        sequential = False
+
+    monkeypatch.setattr(launched_moves, "make_launch", broken)
+    monkeypatch.setattr(launched_moves, "_MARGIN", 1e3)  # all launches are followed by a scan
+    monkeypatch.setattr(launched_moves, "_MAX_MARGIN", 1e3)
+    assert launched_alone(make("full"), n=20_000)[0] < 1e-9
