@@ -127,7 +127,7 @@ class Coordinates:
         basis : (m, p) orthogonal directions
         variances : (p,) variances of the scaled residuals along the directions
         shrinkage : shrinkage intensity of Ledoit and Wolf
-        inflation, scale : factor of the residuals, and their root mean square
+        inflation, scale : as in `Coordinates`
         dof, covariance, ridge, rounding : as in `from_residuals`
         """
         # The ridge shrinks to a spherical covariance, so a spherical covariance needs no ridge.

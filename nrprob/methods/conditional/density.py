@@ -352,7 +352,7 @@ class ResidualDensity(Clusterer):
         return bool(few or other or any(self._freed) or k > 2)
 
     def settings_from_labels(self, labels):
-        """Parameters for a refit that uses the labels as additional initial values.
+        """Parameters for a refit whose initial values include the labels.
 
         Parameters
         ----------

@@ -100,9 +100,10 @@ def _score_moments(
 
 
 def _is_significant(feature: np.ndarray, error: np.ndarray, spread: np.ndarray) -> bool:
-    """Whether the score test rejects that the weights (q, r) of a feature (n, q) are 0.
+    """Whether the score test rejects the hypothesis that the weights (q, r) of a feature are 0.
 
-    ``error`` (n, r) and ``spread`` (n, r, r) are the moments of `_score_moments`.
+    ``feature`` (n, q) has q columns. ``error`` (n, r) and ``spread`` (n, r, r) are the moments of
+    `_score_moments`.
     """
     score = (feature.T @ error).ravel()
     products = feature[:, :, None] * feature[:, None]

@@ -137,9 +137,9 @@ class DiagnosticsMixin(Clusterer):
     def _warn_shares(self, gains: dict[str, float]) -> None:
         """Warn if a fit with cluster shares by known group is much better, but was not selected.
 
-        The fit also has to be better than one with common shares, since common shares that are
-        unequal suffice for clusters of different sizes. ``gains`` are the gains and thresholds in
-        nats that `joint_fit.choose_effects` returns.
+        The fit also has to be better than a fit with common shares, because unequal common shares
+        suffice for clusters of different sizes. ``gains`` are the gains and thresholds in nats that
+        `joint_fit.choose_effects` returns.
         """
         enough = gains["gain_by_group"] > 1.5 * gains["margin"] + gains["shares_penalty"]
         enough &= gains["gain_over_common"] > gains["penalty_over_common"]

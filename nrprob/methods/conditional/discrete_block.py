@@ -13,8 +13,8 @@ With standardised scores :math:`t_j` of the values,
 
 Group effects have the prior :math:`N(0, \tau_j^2)`. A missing value contributes nothing to the
 likelihood. The Fisher information of one sample about the group effects of column j is evaluated at
-the marginal of the column. Its eigenvalues are :math:`k_{je}`, and the posterior variances
-:math:`v_{jze}` of the group effects refer to its eigenvectors e.
+the marginal of the column, and has the eigenvalues :math:`k_{je}`. :math:`v_{jze}` is the posterior
+variance of the effects of group z along its eigenvector e.
 
 The values of all J columns are concatenated along one axis of length W. Other sizes: B blocks of r
 samples, K clusters, L known groups, at most V values per column. The mass of a sample is its
@@ -194,7 +194,7 @@ class DiscreteBlock:
 
         The expectation is over the posterior of the group effects. The variances v of this
         posterior reduce the log probability of column j in group z by sum_e k_je v_jze / 2. The
-        eigenvalues k are those of `score_moments`.
+        eigenvalues k are computed by `score_moments`.
         """
         loss = 0.5 * (self.data.curvature * theta.v).sum(-1)
         loss = jnp.where(self.fixed | self.absent, 0.0, loss)[:, None, self.data.column]

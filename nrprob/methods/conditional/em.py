@@ -123,7 +123,7 @@ class Sums(NamedTuple):
     size : (K,) sums of the factors; equal to ``held`` for normal errors
     sums : (K, p) sums of the rows times their factors
     scatter : sums over rows and clusters of (p, p) products of the coordinates, or of (p,) squares,
-        times the factors; None for normal errors, for which they do not depend on the clusters
+        times the factors; None for normal errors, whose sums do not depend on the clusters
     """
 
     held: jax.Array
@@ -288,7 +288,7 @@ class Model:
     def m_step(self, sums: Sums, s0: jax.Array) -> Parameters:
         """M-step: parameters that maximise the objective, given the sufficient statistics.
 
-        ``s0`` is the variance of the previous step towards which the ridge shrinks.
+        ``s0`` is the variance towards which the ridge shrank in the previous step.
         """
         h, data = self.h, self.data
         size, row_sums = sums.size[:, None], sums.sums
@@ -318,9 +318,8 @@ class Model:
     def cast_parameters(self, t: Parameters) -> Parameters:
         """Convert parameters to the floating-point type of the rows of this model.
 
-        If this type is wider, rounding errors of determinants and weights matter: times the number
-        of rows, they would be as large as the gain of an EM step. The method therefore computes
-        determinants and weights again.
+        If this type is wider, the method computes determinants and weights again. Their rounding
+        errors, multiplied by the number of rows, would be as large as the gain of an EM step.
         """
         t = jax.tree.map(lambda a: a.astype(self.y.dtype), t)
         precision, _, log_det = _inverse_parts(t.sigma)
@@ -485,7 +484,7 @@ class Model:
         s0 = t.s0.astype(wide)
         trace = (variances * self.data.inverse_scale).sum()
         log_det = t.log_det.astype(wide) + h.log_det
-        # The divergence of N(0, Sigma) from N(0, s0 I), in which units cancel.
+        # The divergence D[N(0, s0 I) || N(0, Sigma)], in which the units of the data cancel.
         ridge = 0.5 * (s0 * trace - d + t.log_det + h.log_scale - d * jnp.log(s0))
         floor = 0.5 * h.floor * h.dof * jnp.where(self.real, variances, 0).sum()
         rounding = 0.5 * h.dof.astype(wide) * (precision * h.rounding).sum()

@@ -179,9 +179,9 @@ class ConditionalMixture(
         - A fit with shares by group and random effects has to meet three conditions. F exceeds F
           with "subtract" by more than 1.5 margins (see ``effects``) plus
           :math:`\frac{1}{2} (K - 1) \sum_z \log n_z` nats. The mean entropy of the memberships is
-          lower by more than log(K)/10 or by more than 30 %. The gain over common free weights pays
-          for the additional parameters. If ``effects`` is "random" or "fixed", or if the median
-          group has fewer than 20 samples, only the gain over common shares counts.
+          lower by more than log(K)/10 or by more than 30 %. The gain over common free weights
+          exceeds the penalty on the additional parameters. If ``effects`` is "random" or "fixed",
+          or if the median group has fewer than 20 samples, only the gain over common shares counts.
         - A fit with free weights and subtracted means also has to meet two conditions. The
           objective is lower than with uniform weights by more than (K - 1)/2 log n nats. The mean
           entropy of the memberships is lower by more than log(K)/10, or the clusters are almost the
@@ -194,7 +194,7 @@ class ConditionalMixture(
         At most 10**9, or infinite.
     ridge : float, default=3.0
         Factor of the Ledoit-Wolf ridge. Raise it for few rows and many columns; lower it if the
-        errors are much longer in one direction. 0 means no ridge. At most 10**9.
+        errors vary much more in one direction than in others. 0 means no ridge. At most 10**9.
     whitening_exponents : sequence of {float, "kurtosis"}, default=(0, 0.5, 1)
         Metrics of the k-means that initialises the restarts. Along each principal axis, residuals
         are divided by their standard deviation to the power of the exponent, from 0 (unchanged) to
@@ -533,7 +533,7 @@ class ConditionalMixture(
         return _N_INIT_MIXED if self.n_init == "auto" else self.n_init
 
     def prepare(self, X, y, known=None, sample_weight=None) -> Any:
-        """Check the input, and return the task of the fit as `_lay_out_fit` makes it."""
+        """Check the input, and return the task of the fit, which `_lay_out_fit` makes."""
         self.check_parameters()
         self._check_one_device()
         table = replace(self._read_table(X, reset=True), mass=sample_weight)
@@ -552,11 +552,12 @@ class ConditionalMixture(
         return self._lay_out_fit(table, design, fixed, initial)
 
     def _lay_out_fit(self, table: TableInput, design: Design, fixed, initial) -> Any:
-        """Make the task of a fit: a `TableTask` for a mixed or incomplete table.
+        """Make the task of a fit: a `TableTask` or a `ResidualTask`.
 
-        For a complete numeric table, subtract the effects of the known structure, and make a
-        `ResidualTask`. ``fixed`` (n,) are the classes of labelled samples, else -1. ``initial``
-        (n,) are initial labels. Either of the two may be None.
+        A mixed or incomplete table has a `TableTask`. For a complete numeric table, the method
+        subtracts the effects of the known structure, and makes a `ResidualTask`. ``fixed`` (n,) are
+        the classes of labelled samples, else -1. ``initial`` (n,) are initial labels. Either of the
+        two may be None.
         """
         if table.plain is None:
             return self._prepare_table(table, design, fixed, initial)

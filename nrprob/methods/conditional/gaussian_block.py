@@ -44,7 +44,7 @@ class Numbers(NamedTuple):
     x : (B, r, d) values; 0 for missing values and on padding
     q : (B, r, s) design of the location effects; s may be 0
     observed : (P, d) 1 if the column is observed in the pattern, else 0
-    missing : (P, r) positions of the missing columns of every pattern, filled up with d
+    missing : (P, r) positions of the missing columns of every pattern, padded with the number d
     pattern : (C,) pattern of every cell
     real : (d,) False for padding columns
     """

@@ -1,7 +1,7 @@
 """Warn of known groups that differ in the spread of their samples.
 
-All known groups of the model have one covariance of the errors. If one group has larger errors than
-other groups, its samples may form clusters of their own.
+The model has one covariance of the errors for all known groups. If one group has larger errors than
+other groups, its samples may form separate clusters.
 
 Sizes: n samples, d numeric columns, L known groups, K clusters.
 """
@@ -39,7 +39,7 @@ def warn_of_group_spreads(residuals: np.ndarray, labels: np.ndarray, codes: np.n
     if not scale.any():
         return
     errors = residuals[:, scale > 0] / scale[scale > 0]
-    # The centre of a cluster within a group, so that a wrong group effect is no spread.
+    # Measure distances from centres within groups, so that wrong group effects do not add to them.
     _, pair = np.unique(labels * (codes.max() + 1) + codes, return_inverse=True)
     sizes = np.bincount(pair)
     centres = group_means(errors, pair, len(sizes))

@@ -101,7 +101,7 @@ class JointState(NamedTuple):
 
     r: jax.Array
     gaussian: Any  # Gaussian, or None without numeric columns
-    precisions: Any  # Precisions, likewise
+    precisions: Any  # Precisions, or None without numeric columns
     discrete: Any  # Discrete, or None without discrete columns
     shares: Shares
     objective: jax.Array
@@ -258,7 +258,7 @@ class JointModel:
         return state._replace(r=r * clear[:, None], objective=objective)
 
     def _balanced(self, density: jax.Array, offset: jax.Array) -> jax.Array:
-        """Memberships (B, K, r) of samples with the densities (B, K, r) under the clusters.
+        """Memberships (B, K, r) of samples, from their densities (B, K, r) under the clusters.
 
         ``offset`` (L, K) are log weights of the clusters in every known group.
         """

@@ -56,7 +56,7 @@ MARGIN_FACTOR = 1.5  # margins that a joint fit has to gain over subtracted mean
 # Decrease of the mean entropy of the memberships that is required for shares by group: absolute, in
 # units of log K, or relative.
 _CLEARER, _CLEARER_SHARE = 0.1, 0.3
-EQUAL_CLUSTERS = 0.95  # mean entropy of memberships, over log K, above which clusters are equal
+EQUAL_CLUSTERS = 0.95  # clusters count as equal above this mean entropy of memberships over log K
 # If the gain of location effects, divided by their degrees of freedom, is between these bounds, the
 # joint fits decide again about location effects.
 _DOUBTFUL = (0.5, 2.0)
@@ -379,7 +379,8 @@ def choose_effects(
     shares has to raise the objective by 1.5 margins (see `thresholds`). It is not selected if
     fitted common shares gain more than their penalty over equal shares. A joint fit with shares by
     group has to raise the objective by 1.5 margins plus the penalty. It also has to lower the mean
-    entropy of the memberships.
+    entropy of the memberships, and its gain over fitted common shares has to exceed the difference
+    of the penalties.
 
     Means are never subtracted if the median group has fewer than 20 samples, because every sample
     is then a large part of the mean. In this case, and if the user chose joint effects, only the
@@ -430,7 +431,7 @@ def choose_effects(
     # 2. Otherwise a joint fit has to gain enough over subtracted means.
     required_gain = MARGIN_FACTOR * margin
     clearer = is_clearer(entropy_subtracted, entropy_by_group)
-    # Common shares of unequal clusters make clusters clearer as well; they have fewer parameters.
+    # Fitted common shares may lower the entropy as much as shares by group, with fewer parameters.
     clearer &= record["gain_over_common"] > record["penalty_over_common"]
     if not fixed_shares and gain_by_group > required_gain + penalty and clearer:
         return "by_group", record

@@ -24,7 +24,7 @@ from nrprob.statistics.rows import Layout
 
 BATCH = 6  # restarts per call of the program
 _TRIAL_STEPS = 24  # EM steps before hopeless restarts are left out
-_INCREASES = 4.0  # a hopeless restart needs more than this many times its last increase
+_INCREASES = 4.0  # a restart that needs more than this many times its last increase is hopeless
 # Number of samples, with padding, or of entries of precision matrices, from which a CPU runs
 # restarts one after another.
 _LARGE = 1 << 14

@@ -182,8 +182,8 @@ class Projection:
 class Shared:
     """Pairs (known group, term) with a positive count, for second moments within single groups.
 
-    A term need not occur in every group. A matrix with one column per pair that occurs contains the
-    counts of all groups separately. It has at most one column per nonzero count.
+    The counts are rearranged to a matrix with one column per pair, which separates the groups. The
+    matrix has at most one column per nonzero count, because a term need not occur in every group.
 
     Parameters
     ----------

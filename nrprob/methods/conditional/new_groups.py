@@ -250,8 +250,8 @@ class NewGroups:
 
         The group's effect on numeric columns and the group's shares are estimated without the
         sample. They depend on the memberships of the other samples, so a fixed-point iteration
-        computes them. The group's effects on discrete columns are those of ``state``, which are
-        estimated from all samples of the group.
+        computes them. The group's effects on discrete columns are estimated from all samples of the
+        group, and are taken from ``state``.
         """
         group = self.block_group
 

@@ -18,7 +18,7 @@ from nrprob.statistics.matrices import inverse_and_log_det, symmetric_eigen, whi
 
 # Number of operations up to which normal equations are always solved by `solve_by_pattern`.
 _FEW_OPERATIONS = 2e6
-_PAIRS_PER_CELL = 64  # of a pattern and a known group; see `Cells.has_few_pairs`
+_PAIRS_PER_CELL = 64  # pairs (pattern, known group) per cell; see `Cells.has_few_pairs`
 _GRADIENTS = 2  # conjugate gradient steps per M-step
 _einsum = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 _dot = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
@@ -65,7 +65,7 @@ class Cells:
 class NormalEquations(NamedTuple):
     """Normal equations of centres b, location effects B and group effects m of one M-step.
 
-    The coordinates are those in which Sigma is the identity. [R, Q] are the memberships and the
+    In the coordinates of the equations, Sigma is the identity. [R, Q] are the memberships and the
     location design of the samples; there are k + s rows of [b; B].
 
     Attributes
@@ -120,9 +120,9 @@ class Solution(NamedTuple):
 def solve(equations: NormalEquations, begin: Solution) -> Solution:
     """Solve the normal equations, or improve the solution ``begin`` of the last M-step.
 
-    `solve_by_pattern` solves the equations of small tables, and `factorise_complete` of larger
-    complete tables. For larger tables with missing values, `descend` approximates the solution. If
-    the group effects are not free, the caller must ignore m of the result.
+    `solve_by_pattern` solves the equations of small tables, and `factorise_complete` the equations
+    of larger complete tables. For larger tables with missing values, `descend` approximates the
+    solution. If the group effects are not free, the caller must ignore m of the result.
     """
     if solves_directly(equations):
         return solve_by_pattern(equations)
@@ -136,8 +136,8 @@ def solve(equations: NormalEquations, begin: Solution) -> Solution:
 def solves_directly(equations: NormalEquations) -> bool:
     """Whether `solve_by_pattern` should solve the normal equations.
 
-    The function compares rough numbers of operations. Small equations do not need a second compiled
-    solver.
+    The function compares rough numbers of operations. The result is True for all small equations,
+    which do not need a second compiled solver.
     """
     patterns, n_rows, d = equations.x.shape
     groups = equations.cells.n_groups
@@ -203,7 +203,7 @@ def descend(equations: NormalEquations, begin: Solution) -> Solution:
     few, n_rows = q.cells.has_few_pairs, len(q.ridge)
 
     def products(v: Solution) -> tuple[jax.Array, jax.Array]:
-        """Products of the precisions and W by pattern (P, k + s, d), and m by cell (C, d)."""
+        """Products W A_p (P, k + s, d) by pattern p, and m_z A_p (C, d) by cell (p, z)."""
         # One product with all right-hand sides reads the precisions only once. The precisions are
         # symmetric; sums over their last axis need no transposed copy.
         right = jnp.concatenate([v.rows, v.m]) if few else v.rows
@@ -215,7 +215,7 @@ def descend(equations: NormalEquations, begin: Solution) -> Solution:
         return both, _einsum("cd,cde->ce", v.m[group], q.a[pattern])
 
     def apply(v: Solution) -> Solution:
-        """Left-hand side of the normal equations: that of W, and that of m if m is free."""
+        """Left-hand sides of the normal equations for W and m; 0 for m if m is not free."""
         rows_a, moved = products(v)
         fitted = _einsum("cb,cbe->ce", q.f, rows_a[pattern])
         rows = _einsum("pab,pbe->ae", q.g, rows_a) + _dot(q.f.T, moved)

@@ -180,8 +180,8 @@ def effect_variance(
 
     For one column, the estimate is (B / (L - 1) - W) / n0. B is the sum of squares between the L
     groups, and W the variance within groups. The effective group size is
-    n0 = (n - sum_z n_z^2 / n) / (L - 1), for group z of n_z samples. The result is the mean of the
-    estimates over columns, but at least 0.001 times the square of ``fit.scale``.
+    n0 = (n - sum_z n_z^2 / n) / (L - 1), where group z has n_z samples. The result is the mean of
+    the estimates over columns, but at least 0.001 times the square of ``fit.scale``.
 
     Parameters
     ----------

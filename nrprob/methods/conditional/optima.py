@@ -137,7 +137,7 @@ class OptimaMixin(Clusterer):
         )
 
     def _table_starts(self, kinds: list[tuple[str, str, float]]) -> Any:
-        """Table `start_table_` of the restarts, for a table with discrete or missing values.
+        """Value of `start_table_` for a mixed or incomplete table.
 
         ``kinds`` are the types of initial labels from `start_kinds`.
         """

@@ -76,7 +76,7 @@ class Precisions(NamedTuple):
         n : (P,) masses of the patterns
         """
         # The sum over patterns of B S B' + n U' U with B = (I - U' U) W. Products with U are
-        # cheaper than those with B.
+        # cheaper than products with B.
         u = self.directions
         v = _dot(u, self.white)
         product = _einsum("prd,pde->pre", v, scatter)
@@ -125,7 +125,7 @@ def _unobserved_directions(white: jax.Array, missing: jax.Array) -> tuple[jax.Ar
 
 
 def missing_columns(observed: np.ndarray, n_patterns: int, width: int) -> np.ndarray:
-    """Positions (P, r) of the missing columns of every pattern, filled up with d.
+    """Positions (P, r) of the missing columns of every pattern, padded with the number d.
 
     Parameters
     ----------

@@ -174,7 +174,7 @@ class PredictionMixin(
     def _read_new(self, X, known, unseen: str) -> tuple[TableInput, Design]:
         """Read the table and the known groups of new samples.
 
-        The numbers of groups that did not occur in the fit follow those of the groups of the fit.
+        Groups that did not occur in the fit are numbered after the groups of the fit.
         """
         with standard():
             table = self._read_table(X, reset=False)

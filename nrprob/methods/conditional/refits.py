@@ -298,7 +298,7 @@ class TableRefits:
         self, part: TableData, training: np.ndarray, problem: Problem, n_init: int, seed: int,
         initial: np.ndarray | None,
     ) -> Ends:  # fmt: skip
-        """Fit by restarts with held group effects; for joint effects, then by joint fits.
+        """Fit by restarts with held group effects, and then by joint fits for joint effects.
 
         Joint fits start from the best restarts. The arguments are as in `fit` and `_problem`.
         """
@@ -453,7 +453,7 @@ class TableRefits:
 
         The value of discrete column j takes the place of the cluster of a sample: all other columns
         depend on it. Column j itself has one distribution per known group. If column j has more
-        than six values, they are merged to classes.
+        than six values, they are merged into classes.
 
         Parameters
         ----------
@@ -508,10 +508,10 @@ class TableRefits:
 
 
 def merge_values(column: DiscreteColumn) -> np.ndarray:
-    """Merge the V values of a discrete column to at most 6 classes; return the classes (V,).
+    """Merge the V values of a discrete column into at most 6 classes; return the classes (V,).
 
-    Adjacent values of an ordered or count column are merged to classes of similar size. The rarest
-    values of a categorical column are merged to one class.
+    Adjacent values of an ordered or count column are merged into classes of similar size. The
+    rarest values of a categorical column are merged into one class.
     """
     n_values = column.n_values
     if n_values <= _MOST_CLASSES:

@@ -54,7 +54,7 @@ def rounding_variances(x: np.ndarray, variances: np.ndarray) -> np.ndarray:
 
 
 def bound_rounding(rounding: np.ndarray | None, covariance: np.ndarray) -> np.ndarray | None:
-    """Bound the covariance of the rounding errors below if columns depend linearly on each other.
+    """Raise the rounding variances to a lower bound if columns depend linearly on each other.
 
     Without a bound, the variance of the errors would approach 0 in some direction, as far as the
     number of EM steps allows. Objectives of several fits could then not be compared.

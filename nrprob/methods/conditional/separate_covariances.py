@@ -1,4 +1,4 @@
-"""Warn of clusters that differ in their covariance, if this hides them.
+"""Warn if one covariance per cluster would fit much better, and change the clusters.
 
 Sizes: n samples, d numeric columns, K clusters, q principal components.
 """
@@ -65,7 +65,7 @@ def warn_of_separate_covariances(
 def _whiten(residuals: np.ndarray, n_clusters: int) -> np.ndarray:
     """Leading principal components (n, q) of the standardised residuals, with unit variance.
 
-    There are at least 8 samples per cluster and component.
+    At most max(1, n / (8 K)) components remain.
     """
     n, d = residuals.shape
     centred = residuals - residuals.mean(0)
@@ -90,8 +90,8 @@ def _continue_fit(
     within = y - means[labels]
     pooled = within.T @ within / n
     scatter = np.stack([(within * column[:, None]).T @ within for column in member.T])
-    # The initial matrix of a cluster is shrunk towards the pooled one, with the weight of q + 2
-    # samples.
+    # The initial covariance of a cluster is shrunk towards the pooled covariance, with the weight
+    # of q + 2 samples.
     separate = (scatter + (q + 2) * pooled) / (sizes + q + 2)[:, None, None]
     initial = pooled if covariance == "tied" else separate
     mixture = GaussianMixture(

@@ -155,8 +155,7 @@ class Climb:
         """State after an optional warm-up and EM, from initial labels (n,).
 
         ``warm`` tells whether there is a warm-up, as in `initial_state`. The warm-up has at most
-        ``most`` steps. The EM after the warm-up has at most ``most`` and at most ``max_iter``
-        steps.
+        ``most`` steps, and the EM after it at most min(``most``, ``max_iter``) steps.
         """
         state = self.initial_state(labels, warm, most)
         return self.run_em(state, jnp.minimum(most, max_iter)).state
@@ -235,7 +234,8 @@ def solve_residuals(
         """Run all restarts with equal or free (fitted) weights of the clusters.
 
         ``last`` is a pair for the last restart: initial labels, and whether there is a warm-up. The
-        function returns such a pair with the labels of the best restart, and the `Solution`.
+        function returns the last pair of the next search (labels of the best restart, no warm-up),
+        and the `Solution`.
         """
         model = Model(data, hyperparameters, covariance, robust, k, free)
         full_em = Climb(model, fixed)
@@ -384,7 +384,7 @@ def distinct_leaders(
     indicators = ((labels[:, None] == jnp.arange(k)[:, None]) & real).astype(jnp.float32)
 
     def choose_next(available, _):
-        """Select the best restart of the mask ``available`` (S,).
+        """Select the best of the restarts in the mask ``available`` (S,).
 
         Restarts with the same clusters as the selected restart become unavailable.
         """

@@ -652,7 +652,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         return self._consensus_labels(self._member_columns(X, known))
 
     def predict_proba(self, X, *, known=None):
-        """For each new row and cluster, the weighted share of members that assign the row to it.
+        """Weighted shares of the members that assign new rows to the clusters.
 
         As in ``membership_``, the clusters of the members are matched to the clusters of the
         consensus.

@@ -25,7 +25,7 @@ _MATCHINGS = 5  # maximum number of rounds that match clusters between groups
 
 
 class BlockedRows(NamedTuple):
-    """Rows in the coordinates in which one k-means runs, in B blocks of r rows of one group.
+    """Rows in the coordinates of one k-means, in B blocks of r rows of one group.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ def stratified_sample(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw a stratified subsample of about ``size`` rows without replacement.
 
-    Every stratum contributes in proportion to its size, but at least a few rows.
+    Every stratum contributes in proportion to its size, but at least a quarter of an equal share.
 
     Parameters
     ----------

@@ -134,8 +134,8 @@ class _Search:
     def __call__(self, extra: Parameters | None) -> Ends:
         """Run all restarts on the subsample, and continue the best restarts on all rows.
 
-        Unless ``extra`` is None, these parameters replace the result of the last restart on the
-        subsample.
+        The parameters ``extra``, unless they are None, replace the result of the last restart on
+        the subsample.
         """
         model, task, common = self.model, self.task, self.common
         hyperparameters = task.hyperparameters._replace(constant=self.constant)

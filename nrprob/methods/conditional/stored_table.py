@@ -186,7 +186,7 @@ class _StoredTable:
         return decision
 
     def settings(self, decision: Decision) -> Settings:
-        """Settings of the EM over all samples, in the form of the model that ``decision`` has."""
+        """Settings of the EM over all samples, for the form of the model in ``decision``."""
         form = decision.form
         no = np.asarray(False)
         effects = Effects(np.asarray(form.held), np.asarray(form.fixed), no)

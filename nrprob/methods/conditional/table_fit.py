@@ -183,7 +183,7 @@ class TableMixin(DiagnosticsMixin):
     def _read_table(self, X, *, reset: bool) -> TableInput:
         """Check a table and read its columns.
 
-        If ``reset`` is True, the types of the columns are inferred; else they are those of the fit.
+        If ``reset`` is True, the types of the columns are inferred, else taken from the fit.
         """
         if is_table(X):
             X = as_frame(X)

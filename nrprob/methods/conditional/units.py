@@ -49,9 +49,9 @@ class Units:
         return (x - self.centre) @ self.basis
 
     def unspanned(self, x: np.ndarray) -> np.ndarray:
-        """Component (n, d) of ``x`` (n, d) less the centre that the coordinates do not represent.
+        """Part (n, d) of ``x - centre`` that the coordinates do not represent.
 
-        The component is 0 if there are as many coordinates as columns.
+        It is 0 if there are as many coordinates as columns.
         """
         return x - self.centre - self(x) @ self.back
 
