@@ -81,8 +81,8 @@ class AnnealedRestarts(ViewClusterer):
     ) -> list[solve.SolverCall]:
         """Make calls of the compiled solver for all restarts of all configurations.
 
-        The configurations share one coding of the labels, jointly or separately. The number of runs
-        per call is limited by memory.
+        All configurations code the labels in the same way, jointly or separately. Memory limits the
+        number of runs per call.
 
         Parameters
         ----------

@@ -89,7 +89,7 @@ def dependence_gain(labels: np.ndarray, sizes: Sequence[int]) -> float:
 def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
     """Sum over views of the critical temperature of a view.
 
-    At this temperature, a single cluster of all rows of the view first splits. ``scaled`` has the
+    At its critical temperature, a single cluster of all rows of the view splits. ``scaled`` has the
     rows (n, d) of every view, with total variance 1. ``weights`` (V,) are the factors of the
     squared distances of the views in the description length.
     """

@@ -42,7 +42,7 @@ from nrprob.methods.mdl.views import View
 from nrprob.statistics.features import ALIKE, StandardisedRows
 
 AUTO = "auto"
-_IMPROVED = {50: 10, 5000: 3, math.inf: 1}  # number of improved results up to so many components
+_IMPROVED = {50: 10, 5000: 3, math.inf: 1}  # largest number of components: improved results
 _MOST_COUNTED = 2000  # rows up to which "auto" codes labels given the limits on sizes
 _ENFORCED = 3  # number of shortest results from which limits on sizes are enforced
 

@@ -133,7 +133,7 @@ def sample_effects(
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """Sample the effects of the known groups in one view, and their standard deviation.
 
-    The function makes steps 1 to 4 of the module, given the labels.
+    The function takes steps 1 to 4 of the module, given the labels.
 
     Parameters
     ----------

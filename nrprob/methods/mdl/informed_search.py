@@ -146,8 +146,8 @@ def tree_messages(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the best labels of every unit jointly in all views of one tree of the forest.
 
-    Min-sum messages minimise an approximate description length: the code words of the labels have
-    lengths by the current frequencies of the clusters.
+    Min-sum messages minimise an approximate description length: the current frequencies of the
+    clusters determine the lengths of the code words of the labels.
 
     Parameters
     ----------

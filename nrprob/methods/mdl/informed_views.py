@@ -211,8 +211,8 @@ class InformedViews(AnnealedRestarts):
     def _search_informed(self, task: InformedTask) -> list[Any]:
         """Search for labels with every code of the labels that the parameters allow.
 
-        The only element of the result has the results of all codes, and the gains of `_view_gains`
-        or None.
+        Returns a list with one element: the results of all codes, and the result of `_view_gains`
+        (None without view gains).
         """
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         runs = [self._search(task, dependent, seed) for dependent in self._coding_choices()]
@@ -278,7 +278,7 @@ class InformedViews(AnnealedRestarts):
     ) -> tuple[float, float]:
         """Description length of the labels (n, V), and of the features given the labels.
 
-        For annealed fits, both lengths are those of `published_parts`.
+        For annealed fits, `published_parts` computes both lengths.
         """
         if task.annealed is not None:
             return published_parts(length, labels)

@@ -39,7 +39,7 @@ class Words(NamedTuple):
 def _count_words(
     labels: np.ndarray, k: int, position: np.ndarray, links: np.ndarray, apart: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Count the code words of a clustering; the arguments are those of `code_words`.
+    """Count the code words of a clustering; the arguments are as in `code_words`.
 
     Returns
     -------
@@ -69,9 +69,9 @@ def optimal_words(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Minimise the total lengths of the code words of r labelings over the cluster probabilities.
 
-    The length is convex in the logs of the probabilities, which are called weights. The algorithm
-    is Newton's, with bounded steps. The minimum may be reached only as the weight of a cluster with
-    words tends to 0. Such a cluster gets a weight of 1e-9, before normalisation.
+    The probabilities are called weights. The length is convex in the logs of the weights, and
+    Newton's method with bounded steps minimises it. The infimum may be a limit in which the weight
+    of a cluster with words tends to 0. This cluster gets a weight of 1e-9, before normalisation.
 
     Parameters
     ----------

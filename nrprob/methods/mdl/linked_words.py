@@ -150,11 +150,11 @@ class LinkedWords:
 
     @property
     def hard_links(self) -> LinkedWords:
-        """Code words under the hard cannot-links alone, as in `SoftWords`: this object."""
+        """The object itself: it has hard cannot-links only. Compare `SoftWords.hard_links`."""
         return self
 
     def separate(self, z: np.ndarray, cost: np.ndarray) -> np.ndarray | None:
-        """Change few of the labels ``z`` (C,), so that all labels satisfy the cannot-links.
+        """Change a few of the labels ``z`` (C,), so that all labels satisfy the cannot-links.
 
         The components are visited in the order of transmission. If an earlier component across a
         cannot-link has the same label, a component moves to the open cluster of the smallest

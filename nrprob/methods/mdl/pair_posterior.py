@@ -15,7 +15,7 @@ from nrprob.methods.mdl.posterior import ViewPosterior
 
 
 class SampledPairs(PairEstimator):
-    """Base class of clusterers of one table with samples from the posterior of the labels."""
+    """Base class of clusterers of one table that sample the posterior of the labels."""
 
     # Parameters of the estimator.
     constraints: str

@@ -28,7 +28,7 @@ class Report:
 
     Attributes
     ----------
-    problem : hard and soft pairs of the fit; the description length, which has the data, is deleted
+    problem : hard and soft pairs of the fit, without the description length, which has the data
     result : description of the best labels
     pairs : must-links and cannot-links as the user passed them, each an array (p, 2) of row indices
     hard : whether the fit had to satisfy all pairs

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import xarray
 
 _LARGEST_R_HAT, _SMALLEST_ESS = 1.05, 100
-_VARIES = 1e-6  # smallest standard deviation within groups, relative to that of all samples
+_VARIES = 1e-6  # smallest ratio of the standard deviations within groups and over all samples
 _DIMS = {
     "labels": ("view", "observation"),
     "parents": ("view",),
@@ -101,7 +101,7 @@ class ViewPosterior:
 
 
 class SampledViews(InformedViews):
-    """Base class of multi-view clusterers with samples from the posterior of the labels."""
+    """Base class of multi-view clusterers that sample the posterior of the labels."""
 
     def sample_posterior(
         self, X, y=None, *, known=None, must_link=None, cannot_link=None,
@@ -233,7 +233,7 @@ class SampledViews(InformedViews):
     def _start_chains(
         self, task: InformedTask, num_chains: int, thinning: int, random: np.random.RandomState
     ) -> tuple[CheckpointedChains, dict[int, np.ndarray]]:
-        """Make chains whose initial labels are made as for the restarts of a fit.
+        """Make chains whose initial labels are computed as for the restarts of a fit.
 
         Returns
         -------

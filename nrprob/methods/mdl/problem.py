@@ -1,7 +1,7 @@
 """Description length of the labels of one table under hard and soft must-links and cannot-links.
 
-The description may ignore a soft pair. Flags mark the soft pairs that the description retains. The
-code words of the labels are those of `nrprob.methods.mdl.label_codes`. Sizes: n rows, p pairs of a
+The description may ignore a soft pair. Flags mark the soft pairs that the description retains.
+`nrprob.methods.mdl.label_codes` defines the code words of the labels. Sizes: n rows, p pairs of a
 type, k clusters.
 """
 

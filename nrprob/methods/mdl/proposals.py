@@ -99,11 +99,11 @@ class _Proposals:
     """Generator of proposals: labelings (m, C) that may differ from z by many moves.
 
     z (C,) are the current labels of C units. Every method returns proposals of one type, of which
-    there may be none. The arguments are those of `improve_labels`.
+    there may be none. The arguments are as in `improve_labels`.
 
     Attributes
     ----------
-    types : methods of the types of proposals that the arguments select
+    types : methods for the types of proposals that ``splits`` and ``chains`` select
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class _Proposals:
         change = self.objective.features.changes(z[None])[0]
         for a, b in pairs[~allowed].tolist():
             part = self._linked_parts(z, a, b)
-            # Choose the parts whose units, each moved alone, would shorten the features most.
+            # Choose the parts with the largest sums of decreases by single moves of their units.
             other = np.where(z == a, b, np.where(z == b, a, z))
             gain = np.bincount(part, change[np.arange(z.size), other])
             connected = np.flatnonzero(np.bincount(part) > 1)

@@ -27,7 +27,7 @@ from nrprob.methods.mdl.linked_words import LinkedWords, cluster_codes
 from nrprob.statistics.squared_distances import cluster_sums
 
 _CHUNK = 2_000_000  # entries, or sizes of tables, that are evaluated at a time
-_MARGIN = 30.0  # choices of pairs that are longer by more nats are ignored in changes by moves
+_MARGIN = 30.0  # changes by moves ignore choices of pairs longer than the best by more nats
 _EXACT = 10_000  # up to this number of entries of the tables of words, all changes are exact
 _REMEMBERED = 32  # largest number of labelings whose lengths are stored for later calls
 _NO_PAIRS = np.zeros((0, 2), np.int64)
@@ -427,9 +427,10 @@ class SoftWords:
 
 
 def _row_products(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Dot products (S,) of every row of ``values`` (S, U) with a row of ``columns`` (m, U).
+    """Dot products (S,) of the rows of ``values`` (S, U) with rows of ``columns`` (m, U).
 
-    All rows in one of m successive blocks of S / m rows of ``values`` share a row of ``columns``.
+    The rows of ``values`` are in m successive blocks of equal size. All rows of block i are
+    multiplied by row i of ``columns``.
     """
     return (values.reshape(len(columns), -1, columns.shape[1]) @ columns[:, :, None]).ravel()
 

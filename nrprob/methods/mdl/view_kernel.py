@@ -235,8 +235,8 @@ def update_samples(
 ) -> jax.Array:
     """Make Gibbs updates of the labels z (V, n) of all samples, in random order.
 
-    Samples of units of several samples keep their label in the first view. ``parents`` (V,) are the
-    parents of the views in the forest.
+    Samples in must-link components of several samples keep their label in the first view.
+    ``parents`` (V,) are the parents of the views in the forest.
     """
     order_key, key = jax.random.split(key)
     order = jax.random.permutation(order_key, target.n_samples)
@@ -281,7 +281,7 @@ def _costs_of_samples(
     target: ViewsTarget, counts: Counts, parents: jax.Array, samples: jax.Array,
     words: jax.Array, taken: jax.Array,
 ) -> Costs:  # fmt: skip
-    """Costs of the labels of samples (M,), along a leading axis.
+    """Costs of the labels of M ``samples``; every array has a leading axis of length M.
 
     The costs of every sample are computed as if this sample alone were added to ``counts``.
     ``words`` (M,) states whether a sample needs a code word in the first view, and ``taken`` (K,)
@@ -387,7 +387,7 @@ def _labels_of_units(target: ViewsTarget, z: jax.Array, v: jax.Array) -> jax.Arr
 
 
 def _samples_of(target: ViewsTarget, v: jax.Array, units: jax.Array) -> jax.Array:
-    """Mask (n,) of the samples of the units of view ``v`` in the mask ``units`` (n,)."""
+    """Mask (n,) of the samples in the units of view ``v`` that the mask ``units`` (n,) selects."""
     return jnp.where(v == 0, units[target.unit], units)
 
 
@@ -449,7 +449,7 @@ def divide_cluster(
         samples = jnp.where(v == 0, target.members[jnp.minimum(c, n_units - 1)], samples)
         words = jnp.where(v == 0, jnp.arange(width) == 0, single[samples])
         labels, weight = z[:, samples].T, (samples < n).astype(jnp.int32)
-        # After the first scan, a unit has a side, which it leaves.
+        # After the first scan, remove the unit from its side before it is allocated again.
         present = weight * (t >= count)
         counts = target.change_counts(counts, samples, jnp.maximum(labels, 0), words, -present)
         taken = _taken(target, z, c) & (v == 0)
@@ -510,11 +510,11 @@ def jump(
     row = (jnp.arange(target.n_views) == v)[:, None]
     merged = jnp.where(row & (z == b), a, z)
     near = valid & ((units == a) | (units == b)) & (index != i) & (index != j)
-    # Sides of the clusters of the first two units: sampled for a split, otherwise the current
-    # sides.
+    # First division: the units of the first two clusters. A split samples their sides. All other
+    # proposals force the current sides, to compute the probability of the reverse proposal.
     first = _Division(z, a, new.astype(a.dtype), i, j, near, ~split)
-    # New sides: of the third cluster after the merge of the first two, or of the first two
-    # clusters.
+    # Second division: a redivision samples sides in the third cluster, after the first two clusters
+    # are merged. An exchange samples new sides in the first two clusters.
     far = valid & redivides & (units == c) & (index != k) & (index != m)
     second = _Division(merged, c, b, k, m, far, jnp.asarray(False))
     exchanged = _Division(z, a, b, i, j, near & exchanges, jnp.asarray(False))
@@ -571,7 +571,7 @@ def update_forest(
             above = jnp.take_along_axis(above, above, 1)
         log_p = -lengths[pair, 1 + choices].sum(1)
         valid = (above == 0).all(1)
-        if n_views == 2:  # both views of the pair are the second one
+        if n_views == 2:  # both entries of the pair are view 1
             log_p, valid = log_p / 2, valid & (choices[:, 0] == choices[:, 1])
         log_p = jnp.where(valid, log_p, -jnp.inf)
         return options[choose_category(log_p, u[2])].astype(parents.dtype)

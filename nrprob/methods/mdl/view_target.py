@@ -12,7 +12,7 @@ classes are coded as additional features of the first view. Known groups have ef
 views, which are sampled with the labels; see `nrprob.methods.mdl.group_effects`.
 
 View v has K_v slots: the possible labels in a state of the sampler. If the number of clusters is
-selected, a partition into k clusters has k! labelings with the labels 1 to k. It has
+selected, a partition into k clusters has k! labelings with the labels 1 to k. The partition has
 K_v!/(K_v - k)! states of the sampler. The target therefore divides exp(-L) by the number of sets of
 k slots. The states of a partition then have the same total probability as its k! labelings.
 
@@ -189,7 +189,7 @@ class ViewsTarget:
         return z[0, self.members[:, 0]]
 
     def cell_labels(self) -> np.ndarray:
-        """Labels (cells, V) in every view of all cells, the combinations of one slot per view."""
+        """Labels (cells, V) of all cells, which are combinations of one slot per view."""
         sizes = tuple(view.n_slots for view in self.views)
         return np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), 1)
 
