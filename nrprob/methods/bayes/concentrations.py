@@ -119,9 +119,9 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
     def split_merge_target(self, target: Target) -> Target:
         """Return the target with the concentration of cluster sizes integrated out.
 
-        The concentration is resampled after the split-merge moves. Since these integrate it out,
-        their proposals must not depend on its current value. The proposals therefore use the prior
-        of the labels under the initial concentration. A `SizeMixture` corrects the acceptance
+        The concentration is resampled after the split-merge moves. The proposals of these moves
+        must not depend on the current concentration. They therefore use the prior of the labels
+        under the initial concentration. A `SizeMixture` corrects the acceptance
         probability for the prior in which the concentration is integrated out.
         """
         index = np.abs(SIZE_VALUES - INITIAL_SIZE).argmin()

@@ -41,7 +41,7 @@ def candidates(n: int, m: int) -> tuple[str, ...]:
 def _shortest_length(target: Any, labels: jax.Array, count: jax.Array) -> jax.Array:
     """Shortest description length of the first ``count`` of several partitions ``labels`` (S, n').
 
-    The length of each partition is under its most probable hyperparameters.
+    Each partition has its most probable hyperparameters.
     """
 
     def update_least(s, least):
@@ -111,7 +111,7 @@ def shortest_lengths(
 def choose_covariance(lengths: dict[str, float]) -> str:
     """Return the covariance model with the shortest description length.
 
-    "full" and "shrunk" have to be shorter than "diag" and "tied" by more than `_MARGIN`.
+    The exception: "full" or "shrunk" must be shorter than "diag" and "tied" by more than `_MARGIN`.
     """
     best = min(lengths, key=lambda name: lengths[name])
     fewer = lengths.keys() & {"diag", "tied"} or lengths.keys()

@@ -235,7 +235,7 @@ def max_count(X: np.ndarray) -> int:
     """Largest total count that the code of a cell needs.
 
     It is the number of all tokens of ``X`` (n, m), plus the largest allowed number of tokens of one
-    new sample. This is `COUNT_FACTOR` times the largest number of tokens of a sample.
+    new sample: `COUNT_FACTOR` times the largest number of tokens of a sample in ``X``.
     """
     total = X.sum(1)
     return int(total.sum() + COUNT_FACTOR * max(total.max(initial=0), 1))

@@ -36,7 +36,7 @@ def moments(rows: Any, full: bool = True) -> jax.Array:
 
 @node
 class SeparateCovariances:
-    """Likelihood of Gaussian clusters that share no parameters; a `Likelihood`.
+    """`Likelihood` of Gaussian clusters that share no parameters.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class SeparateCovariances:
         )  # fmt: skip
 
     def gibbs_target(self, partition: Target, cells: jax.Array, key: jax.Array) -> Target:
-        """Return the target of Gibbs sweeps: `partition_target`, whose code sums over clusters."""
+        """Return the target of Gibbs sweeps, `partition_target`: a sum of codes over clusters."""
         return self.partition_target(partition)
 
     def uncoded_nats(self, x: jax.Array) -> jax.Array:
@@ -164,7 +164,7 @@ class SeparateCovariances:
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Minus the log predictive density of every sample given the others; see `Likelihood`."""
+        """Minus the log predictive density of every sample given all others; see `Likelihood`."""
         x = partition.x
         is_own = jnp.arange(cells.shape[1])[:, None] == labels
         # 1. Density of the sample in its own cluster, given the other samples of this cluster.
@@ -184,8 +184,8 @@ class SeparateCovariances:
     def draw_roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
         """Sample the precision matrices R R' of the clusters, and return the matrices R (K, m, m).
 
-        There are m features. For independent features, the result are the square roots (K, m) of
-        the precisions of the features.
+        There are m features. For independent features, the method returns the square roots (K, m)
+        of the precisions of the features.
         """
         code, total = self._predictive(cells.sum(0))
         freedom = (code.n_features if code.full else 1) + 1 + code.freedom + total[:, -1:]

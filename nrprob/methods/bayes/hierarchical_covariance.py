@@ -44,12 +44,12 @@ from nrprob.trees import node
 
 SHRINKAGE = np.geomspace(1, 500, 97)  # values of nu
 VARIANCES = np.logspace(-8, 0, 129)  # values of s, in small steps, since S determines it well
-MAX_INVERSE_TRACE = 1e10  # of S
+MAX_INVERSE_TRACE = 1e10  # largest trace of the inverse of S
 
 
 @node
 class HierarchicalCovariances(SeparateCovariances):
-    """Likelihood of clusters whose covariances are shrunk to a common one; a `Likelihood`.
+    """`Likelihood` of Gaussian clusters whose covariances are shrunk to a common covariance.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class HierarchicalCovariances(SeparateCovariances):
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Minus the log predictive density of every sample given the others; see `Likelihood`."""
+        """Minus the log predictive density of every sample given all others; see `Likelihood`."""
         cost = super().left_out_costs(partition, cells, labels, weights)
         return cost + 0.5 * whitener(self.common)[1]
 

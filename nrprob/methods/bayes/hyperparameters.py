@@ -62,9 +62,9 @@ def sample_hyperparameters(
     """Sample the hyperparameters given a partition, along one line of their grid after another.
 
     On each line, a random set of candidates that contains the current value is chosen. The new
-    value is then sampled among the candidates, in proportion to the posterior. The set has the same
-    probability given each of its members as current value, so the posterior is invariant. Returns
-    the likelihood under the new hyperparameters.
+    value is then sampled among the candidates, in proportion to the posterior. The probability of
+    the set is the same whichever of its members is the current value, so the posterior is
+    invariant. Returns the likelihood under the new hyperparameters.
     """
     choice_key, candidate_key = jax.random.split(key)
 

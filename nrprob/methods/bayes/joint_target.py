@@ -252,7 +252,7 @@ class JointTarget:
     # Targets with other values
 
     def with_update(self, update: JointUpdate, **changes: Any) -> JointTarget:
-        """Replace the update of the variables of ``update``, and the fields in ``changes``."""
+        """Replace the update of the same variables by ``update``, and the fields in ``changes``."""
         updates = tuple(update if u.names == update.names else u for u in self.updates)
         return replace(self, updates=updates, **changes)
 

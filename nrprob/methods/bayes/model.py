@@ -15,7 +15,7 @@ from nrprob.methods.bayes.six_move_target import MixtureTarget, make_mixture_tar
 from nrprob.statistics.codes import CountCode, code_term, count_tables, label_code
 
 _N_NEIGHBOURS, _MAX_SEARCHED = 20, 5000  # neighbours of a sample, and number of candidates
-FIXED_CONCENTRATION, FIXED_CLASS_CONCENTRATION = 1.0, 0.5  # "auto", if they are not sampled
+FIXED_CONCENTRATION, FIXED_CLASS_CONCENTRATION = 1.0, 0.5  # for "auto" without sampled variables
 
 
 class NewRows(NamedTuple):

@@ -130,7 +130,7 @@ def log_likelihood_of_draw(target: Any, labels: jax.Array) -> jax.Array:
 
 
 def left_out_costs(target: Target, cells: jax.Array, labels: jax.Array) -> jax.Array:
-    """Increase (K, b) of the code length if each of b samples joins each cluster of the others.
+    """Increase (K, b) of the code length if a sample joins each cluster of the other samples.
 
     The code length is the sum of the terms of the target, without A(k).
 

@@ -31,7 +31,7 @@ from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import padded_count
 
-_MAX_ENTRIES = 10**8  # of sparse X
+_MAX_ENTRIES = 10**8  # largest number of entries of a sparse X that is made dense
 
 
 class Sampled(Clusterer):

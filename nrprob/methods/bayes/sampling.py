@@ -28,8 +28,8 @@ from nrprob.posterior.merge_trees import smallest_size
 from nrprob.posterior.merging import check_threshold
 from nrprob.settings import standard
 
-_MAX_BYTES = 10**9  # of the draws of a run whose number of draws is "auto"
-_SMALLEST_ESS = 100  # below which `fit` warns, with a fixed number of draws
+_MAX_BYTES = 10**9  # largest size of all draws of a run with num_samples="auto"
+_SMALLEST_ESS = 100  # effective sample size below which `fit` warns, after a fixed number of draws
 _UNCERTAIN = 0.5  # probability of the number of clusters of `labels_` below which `fit` warns
 _AT_LIMIT = 0.05  # share of draws with `max_clusters` components above which `fit` warns
 _DIMS = {
@@ -60,7 +60,7 @@ class SampledChains(ModelSettings):
     _max_clusters: int
     _run: CheckpointedChains
     _run_until: bool  # whether chains run until convergence
-    _draws_of_fit: int  # draws of each chain before any `extend`; huge during `fit`
+    _draws_of_fit: int  # draws of each chain in `fit`, without `extend`; 10**9 while `fit` runs
     _diagnosed: tuple[dict[str, np.ndarray], np.ndarray, Any] | None  # last result of `_diagnose`
 
     def extend(self, num_samples):
@@ -117,7 +117,7 @@ class SampledChains(ModelSettings):
         return "max_samples" if affordable >= int(self.max_samples) else "max_memory"
 
     def _select_draws(self, draws: dict[str, np.ndarray], n_draws: int) -> dict[str, np.ndarray]:
-        """Select those of the first ``n_draws`` draws that do not count as warm-up.
+        """Select the draws after the warm-up, among the first ``n_draws`` draws.
 
         The arrays of the result have no padding of samples, and no surplus slots for components.
         """
@@ -134,7 +134,7 @@ class SampledChains(ModelSettings):
     def _select_components(self, n_draws: int) -> dict[str, np.ndarray]:
         """Select draws after the warm-up, and copy their labels to ``components``.
 
-        ``components`` remain the labels of the components when ``labels`` are merged to clusters.
+        ``components`` remain the labels of the components when ``labels`` are merged into clusters.
         """
         draws = self._select_draws(self._run.all_draws(), n_draws)
         return draws | {"components": draws["labels"], "n_components": draws["n_clusters"]}

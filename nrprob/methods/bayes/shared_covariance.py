@@ -125,7 +125,7 @@ class SharedCovariance(JointCode):
     grouped : whether there are known groups
     root : (Q, Q) root of the covariance, relative to S, of the coefficients of covariates given S
         and all centres
-    log_det : log determinant of the inverse of the covariance of which ``root`` is the root
+    log_det : log determinant of the inverse of the covariance whose root is ``root``
     """
 
     square: jax.Array
@@ -325,7 +325,7 @@ class SharedCovariance(JointCode):
         labels: jax.Array,
         weights: jax.Array | None = None,
     ) -> jax.Array:
-        """Minus the log predictive density of every sample given the others; see `Likelihood`.
+        """Minus the log predictive density of every sample given all others; see `Likelihood`.
 
         Removing sample i is an update of rank one of the regression on all samples. C is the
         covariance of the coefficients, relative to S. u_i is the design vector of sample i, and u_c

@@ -134,7 +134,8 @@ def _propose_exchange(
     Returns
     -------
     mixture, cells : proposed state, and statistics (K, p) of its components
-    terms : log ratio of the split, also if the proposal is a merge; the caller sets *choice*
+    terms : terms of the log ratio of the split, or of the reverse of the merge; the caller sets
+        *choice*
     merged : parameters of the merged component
     means : (K, d) means of the state in which a and b are separate
     """
@@ -146,7 +147,7 @@ def _propose_exchange(
     old = _Parameters(mixture.means[slots], mixture.log_scales[slots])
     result = jax.tree.map(lambda u, v: jnp.where(new, u, v), sampled, old)
     e = _log_marginals(target, three, result.log_scales)
-    k = mixture.active.sum() - jnp.where(pair.split, 0, 1)  # of the merged state
+    k = mixture.active.sum() - jnp.where(pair.split, 0, 1)  # number of components after a merge
     sizes = target.sizes
     number = sizes[k] - sizes[jnp.minimum(k + 1, target.max_clusters)]
     n = three[:, -1]
@@ -397,7 +398,10 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     leaver = jnp.argmax((mixture.labels == dying) & (target.mass > 0))
 
     def where_to(rest, i):
-        """Log probabilities (K,) that row i joins each component, with statistics ``rest``."""
+        """Log probabilities (K,) that row i joins each component of the other rows.
+
+        ``rest`` (K, p) are the statistics of the components without row i.
+        """
         if full:
             log_r = _plug_in(target, mixture, rest) @ x[i]
         else:

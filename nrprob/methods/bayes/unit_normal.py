@@ -1,6 +1,6 @@
 """Code of Gaussian clusters with identity covariance.
 
-Gibbs sweeps use this code if the covariance is sampled, on features that it whitens.
+Gibbs sweeps use this code if the covariance is sampled: the covariance whitens the features.
 """
 
 from __future__ import annotations
