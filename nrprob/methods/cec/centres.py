@@ -130,7 +130,7 @@ def first_centres(
     centres = kmeans_plus_plus(
         draw_centre, squared_distances_from(x), centres, jnp.ones_like(mass)
     )[0]
-    far = jnp.finfo(x.dtype).max ** 0.25  # sums of its square do not overflow
+    far = jnp.finfo(x.dtype).max ** 0.25  # sums of squared distances from it do not overflow
     return centres if exist is None else jnp.where(exist[:, None], centres, far)
 
 

@@ -147,8 +147,8 @@ def solve_constrained_mixture(
     def e_step(mixture, x, solve):
         """Objective at the parameters ``mixture``, and the posterior of the units.
 
-        ``solve`` is `unit_posterior` or `posterior_and_labels`. The objective is returned in place
-        of the log Z of ``solve``, followed by the other results of ``solve``.
+        ``solve`` is `unit_posterior` or `posterior_and_labels`. The function returns the objective,
+        and all results of ``solve`` except log Z.
         """
         log_p, penalty = log_densities(mixture, x)
         # The score of a unit adds the log densities of its rows and one log weight.

@@ -26,7 +26,7 @@ BETA0_GAUSSIAN_CUT = 0.26977
 _MAX_CLASSES = 12  # largest number of classes of which all sets are evaluated
 _MAX_OPERATIONS = 3e9  # largest number of operations for the evaluation of all sets
 _MAX_ERROR = 0.25  # largest standard error of an estimate from moments that is used
-_SINGULAR = 1e-10  # relative size of eigenvalues from which a scatter counts as singular
+_SINGULAR = 1e-10  # relative size of an eigenvalue up to which a scatter counts as singular
 _ENTRIES = 4_000_000  # entries of an array, which bound the number of sets that a call evaluates
 
 
@@ -216,7 +216,7 @@ class MomentEstimates:
 
 
 def _is_regular(moments: ClassMoments, covariance: str) -> np.ndarray:
-    """Whether the scatter of every class is regular (c,), if features have variances of about 1."""
+    """Whether (c,) the scatter of a class is regular; features have variances of about 1."""
     floor = _SINGULAR * np.maximum(moments.sizes, 1)
     if covariance == "fixed":
         return np.ones(len(floor), bool)

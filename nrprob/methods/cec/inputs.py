@@ -16,8 +16,8 @@ from nrprob.exceptions import warn
 from nrprob.statistics.weighted import column_variances, row_mean
 
 COVARIANCES = ("full", "diag", "spherical", "fixed")
-_ALIKE = 1e-13  # relative range of a column below which it counts as constant
-_COLLINEAR = 1e6  # condition number of the correlations from which columns are dropped
+_ALIKE = 1e-13  # a column of smaller relative range counts as constant
+_COLLINEAR = 1e6  # columns are dropped while the condition number of correlations exceeds this
 _ROUNDING = 1e-15  # relative eigenvalue that float64 does not distinguish from 0
 _EXPLAINED = 1e-12  # smallest residual variance of a dropped column, relative to its variance
 _SURE = 1e15  # largest condition number that float64 resolves

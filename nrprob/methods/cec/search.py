@@ -44,8 +44,8 @@ def search_partition(
 ) -> SearchOutcome:
     """Search from several initial partitions, and improve the best result further.
 
-    The first initial partition is a single cluster, unless ``init`` has labels. The following ones
-    are partitions by k-means++ or at random. Restarts beyond the fifth perturb the best partition:
+    The first initial partition is a single cluster, unless ``init`` has labels. The next initial
+    partitions are by k-means++ or at random. Restarts beyond the fifth perturb the best partition:
     they partition the rows of one to three near clusters again. Labels in ``init`` are the only
     initial partition, without perturbations.
 
@@ -118,7 +118,7 @@ def _plus_plus_labels(
 def _reseed_clusters(
     problem: SearchProblem, partition: Partition, random: np.random.RandomState
 ) -> np.ndarray:
-    """Labels (N,) after k-means++ partitions the rows of one to three near clusters again.
+    """Labels (N,) with a new partition of the rows of one to three near clusters by k-means++.
 
     The number of clusters of these rows stays the same, or changes by one.
     """

@@ -152,8 +152,8 @@ class SemiSupervisedSpectral(PairEstimator):
     graph of links could not be confirmed.
 
     S. D. Kamvar, D. Klein and C. D. Manning (2003), "Spectral learning", International Joint
-    Conference on Artificial Intelligence. They classify in the space in which ``mode="kamvar"``
-    clusters.
+    Conference on Artificial Intelligence. The paper classifies rows in the embedding of
+    ``mode="kamvar"``.
 
     M. Śmieja and B. C. Geiger (2017), "Semi-supervised cross-entropy clustering with information
     bottleneck constraint", Information Sciences 421. Equation (16) defines the affinities.
