@@ -33,7 +33,7 @@ COVARIANCES = ("diag", "spherical")
 _FLOOR = {4: 1e-5, 8: 1e-6}  # minimum variance as a share of the mean variance, by bytes of dtype
 _START_MEMBERSHIP = 0.9  # initial membership of a row in its nearest cluster
 _MIN_MEMBERSHIP = 1e-12
-_MAX_HALVINGS = 12  # of a step
+_MAX_HALVINGS = 12  # largest number of halvings of an E-step that lowers the objective
 _ROUNDING = 16  # changes below this many units in the last place count as rounding
 _MAX_PLACEMENT_STEPS = 100  # fixed-point iterations for new rows
 

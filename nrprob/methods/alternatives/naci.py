@@ -415,7 +415,7 @@ class NACI(PairClusterer):
         for i, (eta, _, _, refined) in enumerate(fits):
             data[i] = refined.value
             for weight, z in zip(eta, codes.T, strict=True):
-                if z.any():  # there is more than one group
+                if z.any():  # the labeling has more than one group
                     information = _quadratic_information(refined.labels, z)
                     data[i] += weight * information / _quadratic_information(np.arange(len(z)), z)
                     shared[i] += information / _quadratic_information(z, z)
@@ -424,7 +424,7 @@ class NACI(PairClusterer):
     def _build_tables(
         self, rows: Padded, eta: np.ndarray, *, apart: bool = False
     ) -> tuple[tuple[jax.Array, ...], np.ndarray]:
-        """Tables of `_objective_tables`, and the penalty weights with padding for its labelings.
+        """Result of `_objective_tables`, and the penalty weights, padded like its labelings.
 
         ``eta`` (m,) are the penalty weights, and ``apart`` is as in `_objective_tables`.
         """

@@ -103,7 +103,7 @@ def solve_ridge(
     ----------
     size : (K,) positive sizes of the clusters
     sums : (K, P) sums of rows
-    others : (K, P) matrix B, the cluster centres in the other one of the two clusterings
+    others : (K, P) matrix B, the cluster centres in the other clustering
     weight : penalty weight
 
     Returns

@@ -171,7 +171,7 @@ class TransformClusterer(AlternativeClusterer):
         return BaseFit(labels, membership, squares * task.unit**2, 1, True, None, model)
 
     def _check_base_labels(self, labels: Any, n: int, model: Any) -> np.ndarray:
-        """Return the labels (n,) of a base clusterer; raise ValueError unless all are clusters."""
+        """Return the labels (n,) of a base clusterer; raise ValueError for invalid labels."""
         labels, k = np.asarray(labels), self.n_clusters
         valid = labels.shape == (n,) and labels.dtype.kind in "iu"
         if not valid or labels.min() < 0 or labels.max() >= k:
