@@ -27,7 +27,7 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
 
     @property
     def _takes_sparse(self) -> bool:
-        # The other solvers accept sparse counts only, so they do not claim sparse support.
+        # With other solvers, sparse rows must be counts, so the estimator claims no sparse support.
         return self.solver in ("anneal", "agglomerative", "split")
 
     @property

@@ -365,7 +365,7 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
             )
 
     def stored_task(self, survey, fixed):
-        """Task of a fit to `nrprob.stored` rows; ValueError for additive effects of labelings."""
+        """Task of a fit to `nrprob.stored` rows; raises ValueError for additive labelings."""
         if self.multi == "additive" and survey.design.kind == "labels":
             raise ValueError(
                 f"{_MODELLED} need rows in memory; got stored rows; use multi='product'"

@@ -345,8 +345,8 @@ def leading_curvatures(
     where row x has the mass p(x) and the row :math:`a_x` of the design matrix. :math:`r_{xj}` is
     the residual y - mean of feature j. :math:`H_j` are the second derivatives of the penalised loss
     of the null model, with ``n_clusters`` times the ridge. Clusters first separate at the inverse
-    of the largest eigenvalue of a weighted sum. The sum is over B and the linear map of the
-    coordination term, as in `nrprob.engines.optimise.anneal.leading_curvatures`.
+    of the largest eigenvalue of the weighted sum of B and the linear map of the coordination term,
+    as in `nrprob.engines.optimise.anneal.leading_curvatures`.
     """
     dtype = mass.dtype
     eps = jnp.finfo(dtype).eps

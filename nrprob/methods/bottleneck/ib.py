@@ -373,7 +373,7 @@ class IBSI(SplittingBottleneck):
     def _problem(self, task):
         share = task.design.memberships
         sizes = np.bincount(task.design.codes) if share is None else share.sum(0)
-        self._surprise = np.log(sizes.sum() / np.maximum(sizes, 1e-30))  # of every group, -log p(z)
+        self._surprise = np.log(sizes.sum() / np.maximum(sizes, 1e-30))  # -log p(z) of groups z
         return SideInformation(self._features.features), SideInformationParameters(self.gamma)
 
     def _descent(self):
