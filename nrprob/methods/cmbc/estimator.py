@@ -31,7 +31,7 @@ __all__ = ["CMBC", "gamma_to_strength", "strength_to_gamma"]
 
 STRENGTH_GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # candidates of strength="auto"
 FALLBACK_STRENGTH = 2.0
-_EQUATION_COST = 300  # cost of a known group in the K S equations of an M-step, in products
+_EQUATION_COST = 300  # time of the equations of an M-step per known group, in products
 
 
 def gamma_to_strength(gamma: float, n_features: int) -> float:

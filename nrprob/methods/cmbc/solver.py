@@ -33,9 +33,9 @@ _COOLING = 2.0  # ratio of successive temperatures
 _NOISE = 1e-3  # relative perturbation of the parameters at every temperature
 _ADAM_STEPS = 400  # Adam steps of update="exact"
 _ADAM_RATE = 0.05
-# Clusters below this squared relative distance may still separate ...
+# Nearly equal clusters may still separate if their squared relative distance is below the first
+# number, and if the critical temperature exceeds the temperature by more than the second factor.
 _SADDLE_DISTANCE = 0.01
-# ... if the temperature is below the critical one by this factor.
 _SADDLE_TEMPERATURE = 1.05
 _EQUAL_MEMBERSHIPS = 0.01  # clusters whose memberships differ from 1/K by less are merged
 
@@ -229,7 +229,7 @@ def solve_cmbc(
                 args = rows, theta, temperature, real, barred, tables, strength, m
                 return partial_pass(*args)[0]
 
-            # Sequentially over restarts: better cache use, and converged restarts cost nothing.
+            # Run restarts one after another: this uses the cache better, and skips converged ones.
             return jax.lax.map(
                 lambda restart: jax.lax.cond(restart[1], lambda t: t, partial_one, restart[0]),
                 (theta, done),

@@ -52,7 +52,7 @@ def maximise_coordinate(
     a t^3 + (b - a) t^2 - (n + b) t + s. The maximum is its root in (low, 1 - low). Bisection
     remains stable as a approaches 0, for features that are independent of the known groups; the
     closed form does not. Every step tests three points at once, and a final Newton step doubles the
-    digits.
+    number of correct digits.
 
     Parameters
     ----------
