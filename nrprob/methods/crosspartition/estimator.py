@@ -47,7 +47,7 @@ VARIANTS = {
     "III": Cycle(True, True),
 }
 AUTO = "auto"
-_DEFAULT_ETA = 0.6  # with a given number of clusters
+_DEFAULT_ETA = 0.6  # value of eta="auto" with a given number of clusters
 _START_DOUBT = 0.1  # share of the initial memberships that is spread over all clusters
 
 

@@ -25,7 +25,7 @@ from nrprob.methods.crosspartition.themes import (
     warn_of_lost_gain,
 )
 
-_N_FOLDS = 5  # of the features
+_N_FOLDS = 5  # number of folds of the features
 _ETAS = (1.5, 1.0, 0.6, 0.3)  # exponents that are compared, in order
 
 

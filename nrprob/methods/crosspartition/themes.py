@@ -1,4 +1,4 @@
-"""Search for themes: their labels of the rows, and the number of themes by held-out features.
+"""Search for themes: labels of the rows, and the number of themes by held-out features.
 
 A theme is a cluster with similar features y in all subsets w of the rows x. A row of subset w is
 compared with the themes in the other subsets alone, so that clusters of a single subset have no
