@@ -1,1 +1,1 @@
-"""Consensus of separate clusterings, one within each known group."""
+"""Consensus of clusterings: of one clustering per known group, or of given labelings."""

@@ -350,7 +350,7 @@ class CondEns(Clusterer):
         return [best_result]
 
     def _extend_members(self, x: Any, codes: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-        """Assign rows to the clusters of every member of the ensemble; return them (n, members).
+        """Clusters (n, members) to which the members of the ensemble assign rows.
 
         ``codes`` (n,) are the known groups of the rows ``x`` (n, m), and ``shifts`` (groups, m) are
         the shifts of the groups. The difference of the shifts of two groups moves a row of one

@@ -62,7 +62,7 @@ def find_consensus(
 ) -> tuple[Restarts, solve.Solution, Layout]:
     """Compute the consensus clustering of the members of an ensemble.
 
-    Rows with equal labels of all members and equal target labels are merged to one weighted row,
+    Rows with equal labels of all members and equal target labels are merged into one weighted row,
     which does not change the result. The weighted rows are numbered by first occurrence. The result
     therefore does not depend on the numbering of the members' clusters, nor on the order of the
     members.
