@@ -435,7 +435,7 @@ class MixtureEM(  # type: ignore[misc]
         if self.weights == "uniform":
             cost += math.log(len(self._log_prior))
         else:
-            # The derivative of the cost of the weights has -log w - 1 instead of -log(w / total).
+            # Costs of rows are derivatives: they have -log w - 1 instead of -log(w / total).
             cost += math.log(self._total) + 1
         return np.full(x.shape[0], cost)
 
