@@ -1,4 +1,4 @@
-"""Clustering methods: one subpackage per family of methods; no subpackage imports another."""
+"""Clustering methods: one subpackage per family; only `ensemble` imports other subpackages."""
 
 # Short name of every estimator, as in model files and on the command line -> module and class.
 # The public names of `nrprob`, the registry and the contract tests follow from this table.
