@@ -96,7 +96,7 @@ class _Solution(NamedTuple):
 def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Array:
     """Sample Wishart matrices R R', and return the matrices R (..., d, d).
 
-    The scale matrices are W' W with the matrices ``white`` (..., d, d) as W, and ``freedom`` (...)
+    The scale matrices are W' W, where ``white`` (..., d, d) are the matrices W. ``freedom`` (...)
     are the degrees of freedom.
     """
     gamma_key, normal_key = jax.random.split(key)

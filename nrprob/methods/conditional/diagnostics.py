@@ -59,8 +59,8 @@ class DiagnosticsMixin(Clusterer):
         Returns
         -------
         bool
-            Whether the user chose effects="subtract", there are several known groups and clusters,
-            and the median known group has at least 20 samples.
+            True if three conditions hold: the user chose effects="subtract", there are several
+            known groups and clusters, and the median known group has at least 20 samples.
         """
         self._shares_differ = shares_differ(table)
         sizes = table.sum(1)

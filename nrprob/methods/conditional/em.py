@@ -114,8 +114,8 @@ class Parameters(NamedTuple):
 class Sums(NamedTuple):
     """Sufficient statistics of rows for the M-step.
 
-    The factor of a row in a cluster is the mass of the row in the cluster. Under t errors, the mass
-    is multiplied by the weight of the row in the cluster.
+    The factor of a row in a cluster is the mass of the row in the cluster. Under t errors, it is
+    the mass times the weight of the row in the cluster.
 
     Attributes
     ----------

@@ -332,7 +332,7 @@ def estimate_effects(
 
 
 def _pick_by_group(best: jax.Array, values: jax.Array) -> jax.Array:
-    """Select the entry of the best start of every group from ``values`` (S, L, ...): (L, ...).
+    """Entries (L, ...) of ``values`` (S, L, ...) at the best start of every group.
 
     ``best`` (L,) are the indices of the best starts.
     """
