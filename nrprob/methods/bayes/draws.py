@@ -62,9 +62,9 @@ def compact_draws(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, 
 def cluster_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Shares (n, k) of samples in k reference clusters, averaged over draws.
 
-    Entry (i, c) is the share of samples of reference cluster c among the samples that are in the
-    same cluster as sample i in a draw, averaged over ``draws`` (S, n) of labels. ``labels`` (n,)
-    are the reference clusters.
+    In one draw, entry (i, c) is the share of samples of reference cluster c in the cluster of
+    sample i. The result is the mean over ``draws`` (S, n) of labels. ``labels`` (n,) are the
+    reference clusters.
     """
     onehot = np.eye(labels.max() + 1)[labels]
     total = np.zeros(onehot.shape)

@@ -321,7 +321,8 @@ class SampledGaussian(FeatureModel):
     def grid(self, *, grouped: bool) -> Hyperparameters:
         """Grids of the hyperparameters; a fixed hyperparameter has a grid of one value.
 
-        ``grouped`` is whether there is known structure; else the precision of its effects is fixed.
+        ``grouped`` states whether there is known structure. If not, the precision of the effects
+        of known structure is fixed.
         """
         grid = GRID if grouped else GRID._replace(group_precision=GRID.group_precision[-1:])
         if self.covariance == "shrunk":

@@ -15,7 +15,7 @@ from nrprob.trees import node
 
 
 class Hyperparameters(NamedTuple):
-    """Hyperparameters of the centre and covariance of a cluster, or a grid of each of them.
+    """Hyperparameters of the centre and covariance of a cluster, or one grid per hyperparameter.
 
     Attributes
     ----------

@@ -181,7 +181,7 @@ def _feature_losses(
 def _newton_step(
     features: str, sums: BlockSums, chunk_index: jax.Array, coef: jax.Array
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Damped Newton step of the coefficients of all models of a chunk of features.
+    """Damped Newton step for all models of a chunk of features.
 
     Parameters
     ----------

@@ -79,7 +79,7 @@ class Labelled(NamedTuple):
 
 @node
 class LabelCost:
-    """Label cost ``N h`` of a cell of mass N, with the entropy h of the classes of labelled rows.
+    """Label cost ``N h`` of a cell of mass N, where h is the entropy of the classes in the cell.
 
     The entropy is computed from the labelled rows of the cell, in nats. A cell without labelled
     rows costs 0.

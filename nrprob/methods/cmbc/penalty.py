@@ -70,7 +70,7 @@ class Penalty(NamedTuple):
 
 
 def chord_slope(cells: int) -> float:
-    """Absolute slope of a chord of the entropy as a function of the sum of squared probabilities.
+    """Absolute slope of a chord of the entropy against the sum of squared probabilities.
 
     For a uniform distribution over k values, the entropy is log k, and the sum is 1/k. The chord
     joins the points for k = ``cells`` and k + 1; its slope is k (k + 1) log(1 + 1/k).

@@ -5,8 +5,8 @@ of a member are k columns: column c is 1 for the rows of cluster c of the member
 other rows. The consensus is a clustering of the rows by the stacked indicators of all members. Two
 functions compute a consensus, with different criteria:
 
-- `find_consensus` minimises the within-cluster scatter of the indicators: the sum of squared
-  distances of the rows of indicators from the mean of their cluster. Every member is itself an
+- `find_consensus` minimises the within-cluster scatter: the sum over rows of the squared distance
+  between the indicators of the row and their mean in its cluster. Every member is itself an
   estimate of the consensus, so the search starts from the members.
 - `fit_consensus` fits a Gaussian mixture to the principal components of weighted indicators. The
   weight of a member increases with its agreement with the other members.

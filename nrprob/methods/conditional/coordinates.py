@@ -99,8 +99,8 @@ class Coordinates:
         Parameters
         ----------
         square : (m, m) sums of products of the residuals
-        fourth : sum of the fourth powers of the norms of the residuals, which the intensity of
-            Ledoit and Wolf needs
+        fourth : sum over residuals of the fourth power of the norm, for the shrinkage intensity of
+            Ledoit and Wolf
         n : number of residuals, more than 2 m
         dof, covariance, ridge : as in `from_residuals`
         """

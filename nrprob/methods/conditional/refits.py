@@ -96,8 +96,8 @@ class Refit:
     def pooled_log_density(self) -> np.ndarray:
         """Log density (n,) of the numeric values under one Gaussian per known group.
 
-        The covariance of every Gaussian is the total covariance of the mixture (covariance of the
-        errors plus covariance of the centres) plus the posterior covariance of the group effect.
+        The covariance of every Gaussian is the sum of the covariance of the errors, the covariance
+        of the centres, and the posterior covariance of the group effect.
         """
         fitted = self.fitted
         weights = fitted.overall_shares

@@ -95,7 +95,7 @@ class Cycle:
         Parameters
         ----------
         counts : input of the cycle
-        totals : (V, p) sums over the rows of every subset of their statistics times their masses
+        totals : (V, p) for every subset, statistics times masses, summed over the rows
         active : (K,) False for padded clusters
         log_weight : (S, K) log p*(c) of the previous cycle
         log_q : (B, r, S, K) log p(c|x)

@@ -353,8 +353,8 @@ class CondEns(Clusterer):
         """Clusters (n, members) to which the members of the ensemble assign rows.
 
         ``codes`` (n,) are the known groups of the rows ``x`` (n, m), and ``shifts`` (groups, m) are
-        the shifts of the groups. The difference of the shifts of two groups moves a row of one
-        group to the group of the member.
+        the shifts of the groups. A row of another group is first moved to the group of the member,
+        by the difference of the two shifts.
         """
         columns = []
         with few_threads(len(codes)):
