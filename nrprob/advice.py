@@ -39,8 +39,8 @@ from nrprob.methods.mixture.em import MixtureEM
 
 __all__ = ["recommend"]
 
-# With fewer samples per combination of known labels than this, on average, effects of the labelings
-# are additive.
+# If the combinations of known labels have fewer samples than this on average, the effects of the
+# labelings are additive.
 _SAMPLES_PER_GROUP = 20
 
 
@@ -72,8 +72,8 @@ def recommend(
     ------
     ValueError
         If ``X`` is not two-dimensional, has infinite values, or is sparse with negative entries. If
-        ``known`` or ``y`` have another number of samples. If ``known`` is not labels, and ``X``
-        contains text or missing values.
+        ``known`` or ``y`` has another number of samples than ``X``. If ``known`` holds covariates
+        or memberships, and ``X`` contains text or missing values.
 
     See Also
     --------
@@ -85,10 +85,10 @@ def recommend(
     `recommend` fits nothing. The recommendation depends only on types, zeros and sizes:
 
     - `ConditionalMixture` for tables with text or missing values;
-    - `MixtureEM` for target labels without known structure;
-    - `ResidualSpectral` for counts;
-    - `CCIB` for binary features. If the known structure needs a linear model that `CCIB` cannot fit
-      to sparse or few samples, `ResidualSpectral`;
+    - `MixtureEM` for counts or binary features with target labels and without known structure;
+    - `ResidualSpectral` for all other counts;
+    - `CCIB` for binary features. `ResidualSpectral` replaces `CCIB` if the known structure needs a
+      linear model, and ``X`` is sparse or has too few samples for this model;
     - `ConditionalMixture` for all other tables.
 
     ``benchmarks/realdata.py`` compares estimators on tables and counts.
@@ -168,7 +168,8 @@ def choose_estimator(
         are_integers=kind != "counts" or has_counts(X), name=name,
     )  # fmt: skip
     if isinstance(estimator, ConditionalMixture) and (n_effects or not has_groups):
-        # Discrete columns have effects of labels only, and of combinations of labels.
+        # In discrete columns, `ConditionalMixture` estimates one effect per combination of labels,
+        # but neither additive effects nor effects of covariates.
         discrete = bool(mixed) or not {*infer_kinds(X)} <= {NUMBER, CONSTANT}
         if discrete and has_groups:
             n_effects = 0
@@ -176,7 +177,7 @@ def choose_estimator(
             estimator.set_params(categorical=[], ordered=[])
             reason += "; columns with few values count as numeric, since known is not labels"
     if isinstance(estimator, MixtureEM) and kind == "counts":
-        estimator.set_params(features="multinomial")  # also for term weights with fractions
+        estimator.set_params(features="multinomial")  # even if weights of terms are not integers
     if n_effects and multi == "additive":
         estimator.set_params(multi="additive")
         reason += (
@@ -308,11 +309,11 @@ def _check_table(X: Any) -> tuple[Any, str]:
 
 
 def _count_effects(design: Design) -> tuple[int, str]:
-    """Return the number of effects in a linear model of the known structure, and ``multi``.
+    """Count the effects in a linear model of the known structure; also return ``multi``.
 
     A linear model is needed for continuous covariates, and for several labelings whose combinations
-    have too few samples. In all other cases, known groups are used directly, and there are no
-    effects. ``multi`` is the value of the parameter ``multi`` of the estimator.
+    have too few samples. In all other cases, known groups are used directly, and the number of
+    effects is 0. ``multi`` is the value of the parameter ``multi`` of the estimator.
     """
     if design.columns is not None:
         return design.columns.shape[1], "product"

@@ -314,7 +314,7 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
 
 
 def _log_ratios(n: Table, k: int) -> Table:
-    """Log ratios (k, *n.shape) of the sums C of `multinomial_complexity` for successive alphabets.
+    """Log ratios (k, *n.shape) of the sums C of `multinomial_complexity` for successive sizes.
 
     Row j, for j = 1 .. k - 1, is the log of C(j + 1, n) / C(j, n). Row 0 is log C(1, n) = 0.
     """
@@ -521,8 +521,9 @@ def exponential_complexity(
     .. math:: \log \frac{N^N e^{-N}}{\Gamma(N)} + \log \log \frac{s_{high}}{s_{low}}
 
     where every squared distance r has the density :math:`s^{-1} e^{-r/s}`, and the scale s lies
-    between the bounds :math:`s_{low}` and :math:`s_{high}`. N is the number of distances, times
-    ``shape``. The maximum likelihood estimate of s is the mean of the squared distances.
+    between the bounds :math:`s_{low}` and :math:`s_{high}`. N is the product of the number ``n`` of
+    distances and ``shape``. The maximum likelihood estimate of s is the mean of the squared
+    distances.
 
     Parameters
     ----------
@@ -531,12 +532,12 @@ def exponential_complexity(
     low, high : float or array-like
         Bounds of the scale s, in units of squared distance; only their ratio matters.
     shape : float or array-like, default=1.0
-        1 for the exponential density of squared distances. Half the dimension for vectors that
-        have an isotropic normal density and the squared lengths r.
+        1 for the exponential density of squared distances. Half the dimension of the vectors if
+        the distances are lengths of vectors with an isotropic normal density.
     clamped : bool, default=False
-        Whether data whose mean squared distance is outside the bounds are encoded, too, with the
-        nearest bound as scale. The complexity is then log(1 + exp(c)) for the expression c above.
-        This complexity is non-negative, and 0 for ``n=0``.
+        Whether the code also covers data whose mean squared distance is outside the bounds. The
+        scale of such data is the nearest bound. The complexity is then log(1 + exp(c)), where c is
+        the expression above. It is non-negative, and 0 for ``n=0``.
     form : {"exact", "asymptotic"}, default="exact"
         "asymptotic" is the form of Yin (2007), which is larger than the exact form by about
         1/(12 N).

@@ -80,7 +80,7 @@ _INSIDE = ("nrprob", "sklearn", "contextlib")
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning whose location is the user's line that called the package."""
+    """Issue a warning that points to the line of the user's code that called the package."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and _is_inside(frame.f_globals):
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, and detect damaged files before they are used.
+"""Write files atomically, and detect damaged files before they are used.
 
 If the path of a file is a symbolic link, nothing is written through the link, and no sealed file is
 read through it.
@@ -82,7 +82,7 @@ def as_path(value: Any, name: str) -> Path:
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise TypeError(f"{name} must be a path; got {short_repr(value)}; pass a string or a Path")
     text = os.fspath(value)
-    # Libraries that get the path take UTF-8 only, and so do messages without line breaks.
+    # Other libraries accept paths in UTF-8 only. Control characters would break lines of messages.
     good = re.fullmatch(r"[^\0-\x1f\ud800-\udfff]{0,4000}", text)
     if not good or any(len(part.encode()) > 255 for part in re.split(r"[/\\]", text)):
         raise InputError(
@@ -289,8 +289,8 @@ def sealed(path: Path, content: bytes, key: str = "") -> Path:
     content : bytes
         Content of the file.
     key : str
-        Text that enters the digest; the seal is valid only for readers with the same text, such as
-        the identity of the run to which the file belongs.
+        Text that enters the digest, such as the identity of the run to which the file belongs. The
+        seal is valid only for readers with the same text.
     """
     return path.with_name(f"{path.stem}-{_file_digest(content, key)}{path.suffix}")
 

@@ -1,4 +1,4 @@
-"""Pairwise constraints: validated pairs, must-link components, contradictions.
+"""Validate pairwise constraints, join must-links to components, and detect contradictions.
 
 Shapes: n rows, p pairs of rows, e pairs of components. k is the number of clusters.
 """

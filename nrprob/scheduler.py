@@ -95,7 +95,7 @@ def connect(scheduler: str | Client) -> Iterator[Client]:
 def _call(address: str) -> None:
     """Check that a scheduler answers at an address.
 
-    This precedes the creation of a client, since a client without connection does not close well.
+    The check comes before a client is made, since a client without connection does not close well.
     """
     from distributed import Security, rpc
 

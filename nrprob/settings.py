@@ -1,4 +1,4 @@
-"""JAX settings of the computations of this package, independent of the caller's settings."""
+"""JAX settings for the computations of this package, independent of the caller's settings."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def few_threads(n_rows: int) -> Any:
     """Context in which other libraries process few rows in one thread.
 
     The context has no effect if ``n_rows`` is large. A thread processes 256 rows at a time in
-    scikit-learn's k-means, and fewer rows in LAPACK. Threads that wait for work slow down a busy
-    machine, including this process.
+    scikit-learn's k-means, and fewer rows in LAPACK. With few rows, most threads would only wait,
+    and waiting threads slow down a busy machine.
     """
     from threadpoolctl import threadpool_limits
 

@@ -139,7 +139,7 @@ def explore(
         Clusterer whose ``fit(X, known=...)`` conditions on known labels. With "auto", `recommend`
         chooses an estimator for every clustering.
     n_clusters : int or "auto", optional
-        Number of clusters of every clustering. By default, the number of the estimator. With
+        Number of clusters of every clustering. By default, ``n_clusters`` of the estimator. With
         "auto", every fit chooses the number, including the fits of the test; see
         `ConditionalMixture`.
     n_clusterings : int, optional

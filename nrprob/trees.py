@@ -19,8 +19,8 @@ def node(cls: type[T]) -> type[T]:
 
     `jax.tree_util.register_dataclass` is not used because of a defect: trees of two different
     classes compare as equal if their fields are equal. A compiled program could then run with the
-    fields of another class. Only differences of hashes, of which a table compares seven bits, would
-    prevent this.
+    fields of another class. Different hashes do not always prevent this error, since the table of
+    compiled programs compares only seven bits of a hash.
     """
     node_class: Any = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(node_class)
