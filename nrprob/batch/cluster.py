@@ -64,8 +64,9 @@ class _Run:
     digest: str
 
 
-# State of a worker: executors by the names of runs, the names of finished runs, and a lock, so that
-# a process executes one batch at a time on all threads. Python records warnings per process.
+# State of a worker: executors by the names of runs, the names of finished runs, and a lock. Due to
+# the lock, a process executes one batch at a time, on all threads. Python records warnings per
+# process, and would mix the warnings of concurrent batches.
 _EXECUTORS: dict[str, Executor] = {}
 _FINISHED: collections.deque[str] = collections.deque(maxlen=100)
 _LOCK = threading.Lock()
@@ -217,8 +218,8 @@ class Cluster:
             content = Path(self._run.file).read_bytes()
             # The context ignores the warning of dask about large tasks.
             with warnings.catch_warnings(action="ignore"), self._explain_loss():
-                # As a task, the content is copied from worker to worker, and sent again if the
-                # worker that holds it is lost.
+                # The content is sent as a task: dask then copies it from worker to worker, and
+                # sends it again if the worker that holds it is lost.
                 self._content = self._client.submit(bytes, content, key=f"nrprob-{self._run.name}")
         return self
 

@@ -221,7 +221,7 @@ def _annotated_size(path: Path) -> Size:
 
 
 def _default_parameters(name: str) -> dict[str, Any]:
-    with contextlib.suppress(InputError):  # for a missing method, which `check` reports
+    with contextlib.suppress(InputError):  # `check` reports a missing method
         signature = inspect.signature(registry.find_method(name).load())
         return {key: parameter.default for key, parameter in signature.parameters.items()}
     return {}
@@ -239,7 +239,7 @@ def _dimensions(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
         return next((value for value in values if type(value) is int), default)
 
     n = size.samples
-    # Tables of pairs have all samples, unless the estimator approximates them.
+    # Tables of pairs of samples contain all samples, unless the estimator uses a subsample.
     is_exact = parameters.get("approx") is None and n <= first_integer("max_exact", default=n)
     return {
         "n": n,
@@ -263,7 +263,8 @@ def _fit_bytes(cell: Experiment, size: Size, dimensions: Mapping[str, int]) -> i
         method.capabilities.sparse or isinstance(method, registry.ExternalMethod)
     )
     n, m, k, r = (dimensions[letter] for letter in "nmkr")
-    # The rows, the labels of all restarts, and the centres, which are dense for sparse rows.
+    # Bytes of the rows, of the labels of all restarts, and of the centres. Centres are dense even
+    # if rows are sparse.
     arrays = [size.bytes if is_sparse else VALUE * n * m, LABEL * n * r, VALUE * k * m]
     for letters in method.capabilities.arrays:
         # Arrays of parallel restarts share the memory of a device.

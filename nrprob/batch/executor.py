@@ -153,7 +153,7 @@ class Executor:
                     return _Prepared(inputs, estimator, task, messages)
                 if task.calls and self._is_too_large(task.calls[0].size):
                     place = sharded(self.lanes.devices)
-            # Fit alone; the rows of a fit that is too large for a device are distributed over all.
+            # Fit alone. If the fit is too large for one device, its rows are distributed over all.
             caught.clear()
             with place:
                 refusal = _fit_alone(estimator, inputs)

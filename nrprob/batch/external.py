@@ -52,7 +52,7 @@ def fit_external(title: str, path: str, estimator: Any, X: Any) -> Fit:
     path : str
         Import path of the class.
     estimator : estimator
-        Has the method ``fit``, and ``fit_predict``, ``predict`` or ``labels_``.
+        Estimator with the method ``fit``, and with ``fit_predict``, ``predict`` or ``labels_``.
     X : array or sparse matrix of shape (n_samples, n_features)
         Features. The function fits a copy, since some estimators change X.
 

@@ -39,7 +39,7 @@ __all__ = ["draw_clusters", "save_exploration", "save_fit", "save_labels"]
 
 # Axis of the plot of a test, for readers who do not know discriminants.
 _AXIS = "position (standard deviations within clusters)"
-_PLAIN_TEXT = {"text.parse_math": False}  # for dollars in column names
+_PLAIN_TEXT = {"text.parse_math": False}  # a dollar in a column name is no formula
 # Entries of the summary of a clustering within an exploration.
 _OF_CLUSTERING = ("method", "parameters", "n_clusters", "cluster_sizes", "objective", "scores")
 

@@ -60,9 +60,9 @@ class Fit:
     predicted : labels from `predict`, in the shape of ``labels``; -1 for rows without a prediction
     refusal : why the must-links and cannot-links are infeasible, "" if they are feasible; None
         without such pairs
-    posterior : probability of every number of clusters, "n_clusters", and the largest R-hat,
-        "r_hat", and smallest effective sample size, "ess", of the diagnosed quantities; None for a
-        method without a posterior
+    posterior : dictionary with the probability of every number of clusters ("n_clusters"), the
+        largest R-hat of the diagnosed quantities ("r_hat"), and their smallest effective sample
+        size ("ess"); None for a method without a posterior
     """
 
     title: str
@@ -246,7 +246,7 @@ def score_fit(
 def _agreement(
     labels: np.ndarray, measure: Measure, labelings: Mapping[str, np.ndarray], rows: np.ndarray
 ) -> float:
-    """Value of a measure of the agreement of clusters with a labeling, or of two views.
+    """Agreement of clusters with a labeling, or of two views, by a ``measure``.
 
     ``labels`` (r,) or (r, V) are the clusters of the r compared rows. ``rows`` (n,) marks these
     rows among all rows, which ``labelings`` have.
@@ -265,7 +265,7 @@ def _agreement(
 
 
 def _separation(labels: np.ndarray, measure: Measure, X: Any) -> float:
-    """Value of a measure of the separation of clusters in the features ``X`` (r, m) of r rows.
+    """Separation of clusters in the features ``X`` (r, m) of r rows, by a ``measure``.
 
     ``labels`` (r,) or (r, V) are the clusters. By default, the value is the mean over the views.
     """

@@ -305,8 +305,8 @@ class Inputs:
 def assemble_inputs(model: ModelFile, table: tables.Table, cell: Experiment) -> Inputs:
     """Assemble the arguments of a planned fit (``cell``) from its data set (``table``).
 
-    Sampled target labels, splits and pairs depend on the data set and the run only, so all methods
-    of a run get equal ones. Raises InputError if the data have too few rows.
+    Sampled target labels, splits and pairs depend on the data set and the run only, so they are the
+    same for all methods of a run. Raises InputError if the data have too few rows.
     """
     method, seed = registry.find_method(cell.name), (cell.seed, cell.run)
     known: dict[str, Any] = {}

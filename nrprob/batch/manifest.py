@@ -128,7 +128,7 @@ def changed_files(folder: Path, without: Collection[str] = ()) -> list[Path]:
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files, given their contents by name, each whole or not at all.
+    """Write each file atomically; ``contents`` has the contents by file name.
 
     In a run folder, the manifest is updated. A folder is a run folder if it has a file
     ``plan.json``, or if one is written now. Raises InputError if a file cannot be written, or is a

@@ -191,7 +191,7 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
             lines.append(f"{len(errors) - MAX_ERRORS} further errors are not shown")
         raise InputError("\n".join(f"{name}: {line}" for line in lines)) from error
     if model.data.file is not None and not model.data.file.is_absolute():
-        # Relative to the model file, so that the pair can be moved together.
+        # The path is relative to the model file, so that both files can be moved together.
         model.data.file = folder / model.data.file
     return model
 

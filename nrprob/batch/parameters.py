@@ -54,7 +54,7 @@ def shared_parameters(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def varying_parameters(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the parameters that differ between ``settings``, or that some lack."""
+    """Return the names of the parameters that differ between, or are missing in, ``settings``."""
     same = shared_parameters(settings)
     return [*dict.fromkeys(name for s in settings for name in s if name not in same)]
 

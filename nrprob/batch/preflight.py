@@ -85,7 +85,7 @@ def _check_cell(model: ModelFile, data: DataSets, cell: Experiment, where: str) 
 
 
 def _check_methods(model: ModelFile) -> None:
-    """Raise InputError if a method cannot be imported, or has a seed that it does not take."""
+    """Raise InputError if a method cannot be imported, or gets a seed but takes none."""
     mistakes = []
     for i, spec in enumerate(model.methods):
         try:

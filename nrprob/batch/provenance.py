@@ -22,7 +22,7 @@ __all__ = ["as_key", "with_provenance"]
 
 
 def with_provenance(plan: Plan, path: Path | None = None, command: str = "") -> Plan:
-    """Return a plan with the provenance of its results: files with digests, data and command.
+    """Return a plan with the provenance of its results: digests of files, data and command.
 
     ``path`` is the path of the model file, and ``command`` the command line. Raises InputError if
     the data cannot be read.
@@ -51,7 +51,7 @@ def _describe_preparation(plan: Plan) -> dict[str, Any]:
         notes.append(
             f"{quote_names(text)} {verb} left out: features of a model file are columns of numbers"
         )
-    # Columns of a file are checked as by `nrprob fit`; other data have only their scales described.
+    # Columns of a file are checked as by `nrprob fit`. For other data, only scales are described.
     if data.file is not None and is_table(data.file):
         import pandas as pd
 

@@ -36,7 +36,7 @@ class Published:
     source : name of the publication, with which the names of its model files begin
     table, row, column, method : place of the value in the publication. The column is a measure and
         a statistic, such as "error, mean". Inputs of an experiment have no method
-    value : the printed value, or a value that follows from the printed one
+    value : the printed value, or a value that is computed from the printed value
     decimals : number of printed decimals
     goal : "higher" or "lower" if such values are better, "agree" if a value of the same setting
         must be equal, and "none" for inputs, run times and values without a goal
@@ -118,7 +118,7 @@ def select_published(
 
 
 def _beginnings(text: str, published: Mapping[str, Published]) -> list[str]:
-    """Beginnings of the ids of published values, with as many slashes as ``text``."""
+    """List the beginnings of ids of published values that have as many slashes as ``text``."""
     n_parts = text.count("/") + 1
     return [*dict.fromkeys("/".join(name.split("/")[:n_parts]) for name in published)]
 
@@ -130,8 +130,9 @@ def insert_published(
 
     ``content`` has the contents of the file before the validation, which reports other mistakes.
     Values of measures that are not among ``measures`` are skipped. Values in the file have
-    precedence. A value is inserted under the name of the printed method, and under the titles of
-    methods whose key ``printed`` is this name. Raises InputError for an unknown id.
+    precedence. A value is inserted under the name of its printed method. It is also inserted under
+    the title of every method whose key ``printed`` is this name. Raises InputError for an unknown
+    id.
     """
     if not any(setting.get("ids") for _, setting in _settings(content)):
         return content

@@ -306,7 +306,7 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
         refuse_unknown(parameter, names, complaint)
     require_all(result.required, parameters, cls.__name__, where)
     if external:
-        from nrprob.batch.allowed import check_allowed  # it imports NumPy
+        from nrprob.batch.allowed import check_allowed  # imports NumPy, which is slow
 
         check_allowed(cls, parameters, where)
     return cls(**parameters)

@@ -207,16 +207,17 @@ def run(
     only : sequence of str
         Conditions NAME=VALUE that select fits.
     quick : bool, default=False
-        Whether to compute only a fifth of the repeats, rounded up: of the data sets of every case
-        or, with one data set per case, of the runs of every method. A later run computes the rest.
+        Whether to compute only a fifth of the data sets of every case, rounded up. If every case
+        has one data set, a fifth of the runs of every method is computed instead. A later run
+        computes the rest.
     progress : Progress, optional
         Receives the progress of the run.
     scheduler : str or distributed.Client, optional
-        Executes batches on the workers of a ``dask.distributed`` cluster: the address of its
-        scheduler, such as ``"tcp://10.0.0.1:8786"``; a client; or ``"local"``, which starts
-        processes on this machine and ends them with the run. A script with ``"local"`` needs the
-        usual ``if __name__ == "__main__":``. Scheduler and workers need the same version of nrprob;
-        this process alone writes results. A worker executes one batch at a time, on all of its own
+        Cluster of ``dask.distributed`` whose workers execute batches: the address of its scheduler,
+        such as ``"tcp://10.0.0.1:8786"``; a client; or ``"local"``, which starts processes on this
+        machine and ends them with the run. A script with ``"local"`` needs the usual
+        ``if __name__ == "__main__":``. Scheduler and workers need the same version of nrprob. Only
+        this process writes results. A worker executes one batch at a time, on all of its own
         devices, or on as many cores as it has threads.
     allow_large : bool, default=False
         Whether to allow fits that need more memory than this machine has. The memory is estimated

@@ -59,8 +59,8 @@ class Data(Strict):
     ``repeats`` is the number of data sets per combination; their seeds begin at ``seed``.
 
     ``columns`` names the features of a file, ``label_columns`` its labelings, and ``drop`` columns
-    to leave out. ``rows`` is the range of selected rows, from the first to before the end. ``keep``
-    maps labelings to the labels whose rows are kept. ``views`` divides the columns into views, and
+    to leave out. ``rows`` is the range of selected rows; its end is not included. ``keep`` maps
+    labelings to the labels whose rows are kept. ``views`` divides the columns into views, and
     ``image_shape`` is the height and width of rows that are images. ``binarize`` is a threshold.
     ``components`` is the number of principal components, or the share of the variance that they
     must explain.
@@ -185,10 +185,11 @@ class MethodSpec(BaseModel):
     are not fields of this class are parameters of the estimator. ``grid`` lists values of
     parameters; the method is fitted with all their combinations. ``title`` names the method in
     reports and in published values; ``printed`` is the name of the method in published values, if
-    this is another name. ``recommended`` marks the method that the ledger compares with the best
-    published method. ``runs`` overrides ``runs`` of the file. With ``use_labels = false``, the
+    it differs from ``title``. ``recommended`` marks the method that the ledger compares with the
+    best published method. ``runs`` overrides ``runs`` of the file. With ``use_labels = false``, the
     method gets neither target labels nor the labels of a split. ``where`` restricts the method to
-    data sets with these parameters. If it is a list of tables, a data set must match one of them.
+    data sets with these parameters. If ``where`` is a list of tables, a data set must match one of
+    them. Reports show ``note`` after the title.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -303,7 +304,7 @@ class ModelFile(Strict):
 
     @property
     def classes(self) -> str | None:
-        """Name of the labeling of ``constraints``, or else of ``split``; None without both."""
+        """Name of the labeling of ``constraints``, or else of ``split``; None without either."""
         labeling = None if self.constraints is None else self.constraints.labeling
         return labeling or (None if self.split is None else self.split.labeling)
 

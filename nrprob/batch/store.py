@@ -1,4 +1,4 @@
-"""Results on disk: one file per finished batch, written whole or not at all.
+"""Results on disk: one file per finished batch, written atomically.
 
 The folder of a run holds ``plan.json`` (the model and its planned fits), ``cells/`` (NetCDF files
 of finished batches) and ``locks/``. In the NetCDF files, the dimension ``cell`` is the planned fit.
@@ -255,7 +255,7 @@ class Store:
         write_files(self.folder, {PLAN: plan.dumps().encode()})
 
     def note(self, **notes: Any) -> None:
-        """Write ``notes`` to ``notes.json``: numbers of skipped and of failed fits, by reason."""
+        """Write ``notes``, the numbers of skipped and failed fits by reason, to ``notes.json``."""
         write_files(self.folder, {_NOTES: json.dumps(notes, indent=1).encode()})
 
     def gather(self) -> xarray.Dataset:
@@ -388,29 +388,30 @@ def load(folder: Path | str) -> xarray.Dataset:
     -------
     xarray.Dataset
         Results with the dimension ``cell``: the planned fits in the order of the model file. Arrays
-        of different lengths are padded with -1 or NaN.
+        of different lengths are padded with -1 or NaN. The variables are
 
-        Labels: ``labels`` (cell, sample), -1 also for rows that were not fitted and for the noise
-        of external estimators; ``view_labels`` (cell, sample, view) of methods that cluster views;
-        ``membership`` (cell, sample, cluster) if the file saves memberships.
+        - ``labels`` (cell, sample), -1 for rows that were not fitted, and for the noise of external
+          estimators;
+        - ``view_labels`` (cell, sample, view) of methods that cluster views;
+        - ``membership`` (cell, sample, cluster) if the file saves memberships;
+        - ``n_labelled``, the number of labelled rows, and ``labelled`` (cell, sample), 1 for these
+          rows and 0 for others, with target labels or a split;
+        - ``part`` (cell, sample) with a split: 1 for labelled, 2 for unlabelled, 3 for test and 0
+          for left out rows;
+        - ``predicted`` or ``view_predicted`` with a split whose test rows are scored;
+        - ``refusal`` with constraints: why they are infeasible, empty if they are feasible;
+        - ``objective``, ``objective_trace`` (cell, step) and ``restart_objective`` (cell, restart)
+          in nats; NaN for external estimators;
+        - ``score`` (cell, measure);
+        - ``seconds`` of device time per fit, and ``compile_seconds`` of its program;
+        - ``converged``, ``n_iter``, ``n_clusters_found``, ``n_rows``, ``warnings`` (one per line),
+          ``started``, ``device``, ``dtype``, ``host`` and ``versions`` (JSON).
 
-        With target labels or a split: the number ``n_labelled`` of labelled rows, and ``labelled``
-        (cell, sample), 1 for these rows and 0 for others. With a split: ``part`` (cell, sample), 1
-        for labelled, 2 for unlabelled, 3 for test and 0 for left out rows; and ``predicted`` or
-        ``view_predicted`` if test rows are scored. With constraints: ``refusal``, why they are
-        infeasible, empty if they are feasible.
-
-        Objectives in nats: ``objective``, ``objective_trace`` (cell, step) and
-        ``restart_objective`` (cell, restart); NaN for external estimators. ``score`` (cell,
-        measure); ``seconds`` of device time per fit, and ``compile_seconds`` of its program;
-        ``converged``, ``n_iter``, ``n_clusters_found``, ``n_rows``, ``warnings`` (one per line),
-        ``started``, ``device``, ``dtype``, ``host``, ``versions`` (JSON).
-
-        Coordinates: ``method``, ``case``, ``repeat``, ``run``, ``data_seed``, ``random_state``, and
-        every parameter of any fit; ``data_parameters`` and ``parameters`` hold all of them as
-        JSON. Attributes: ``title``, ``source``, ``model`` (JSON), the number ``n_planned`` of
-        planned fits, and ``skipped`` and ``failed`` (JSON), the numbers of fits by reason in the
-        last run.
+        The coordinates are ``method``, ``case``, ``repeat``, ``run``, ``data_seed``,
+        ``random_state``, and every parameter of any fit; ``data_parameters`` and ``parameters``
+        hold all of them as JSON. The attributes are ``title``, ``source``, ``model`` (JSON),
+        ``n_planned`` (the number of planned fits), and ``skipped`` and ``failed`` (JSON), the
+        numbers of fits by reason in the last run.
 
     Warns
     -----
@@ -493,7 +494,7 @@ def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dic
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Convert the values of a coordinate to an array: numbers, NaN for None, or texts."""
+    """Convert the values of a coordinate to an array of numbers (NaN for None) or of texts."""
     types = {type(v) for v in values if v is not None}
     if types <= {int, float} and types:
         if None not in values and types == {int}:

@@ -43,7 +43,7 @@ class Table:
     X : (n, p) features: an array, a sparse matrix or a frame
     feature_names : names of the p features; None without names
     labelings : labels (n,) of every labeling, by name of the labeling
-    image_shape : height and width of an image, if every row is one
+    image_shape : height and width of the images if rows are images, else None
     row_names : names of the rows; None without names
     identifier : name of the column that has the names of the rows; "row" without such a column
     left_out : names of text columns of the file that are not features
@@ -119,7 +119,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 def _read_h5ad(path: Path) -> Any:
     import anndata
 
-    with warnings.catch_warnings(action="ignore"):  # about files of earlier versions
+    with warnings.catch_warnings(action="ignore"):  # warnings about files of earlier versions
         return anndata.read_h5ad(path)
 
 
