@@ -52,7 +52,7 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
     Parameters
     ----------
     adata : AnnData
-        Columns of its ``obs`` can be known structure, as in ``known="batch"``.
+        Annotated data. Columns of ``obs`` can be known structure, as in ``known="batch"``.
     layer : str, optional
         Name of a layer, such as a layer of raw counts.
     obsm : str, optional
@@ -248,8 +248,8 @@ def annotate(
     TypeError
         If ``adata`` is not annotated data, or ``model`` is not fitted.
     ValueError
-        If ``model`` was fitted to another number of rows, or an existing entry would be overwritten
-        that is not a result of this function.
+        If ``model`` was fitted to another number of rows, or if the function would overwrite an
+        entry that it has not written.
 
     See Also
     --------

@@ -1,6 +1,6 @@
 """Infer the kind of every column of a table: numeric, categorical, ordered, count or constant.
 
-The kind decides by which distribution `ConditionalMixture` models the column. In this module,
+`ConditionalMixture` chooses the distribution of a column by its kind. In this module,
 ``cells`` are the values (n,) of a column of n rows, as `read_cells` returns them.
 """
 
@@ -142,7 +142,7 @@ def _guess_kind(X: Any, j: int, cells: np.ndarray) -> str:
     if is_frame(X) and hasattr(X.dtypes.iloc[j], "categories"):
         return CATEGORICAL
     if (~np.isnan(cells)).sum() < _LEAST_REPEATS * len(values):
-        return NUMBER  # discrete values would repeat more often
+        return NUMBER  # values of a discrete column would repeat more often
     if len(values) <= _FEW_VALUES:
         return ORDERED
     if _starts_at_zero(values) and len(values) <= MOST_VALUES and values[-1] <= _MOST_COUNT:

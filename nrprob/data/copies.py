@@ -16,7 +16,7 @@ from nrprob.exceptions import warn
 
 _NOTE = "rows are exact copies of earlier rows"
 _WARNING = "samples are exact copies of other samples"
-_MANY = 0.05  # share of copies among the samples from which on users are told of them
+_MANY = 0.05  # minimum share of copies among the samples for a note or a warning
 # Values of a feature lie on a grid (rounded values) if their smallest spacing exceeds the smallest
 # spacing that is typical of continuous values by this factor.
 _GRID_RATIO = 10.0

@@ -216,8 +216,8 @@ class DesignEncoder:
     ) -> Design:
         """Learn the encoding of known labelings that are already integers; see `fit`.
 
-        ``labelings`` (n, m) are the codes of the labels. For every labeling, ``categories`` maps
-        labels to codes, and ``names`` has its name.
+        ``labelings`` (n, m) are the codes of the labels. For every labeling, ``categories`` has a
+        dictionary from labels to codes, and ``names`` has the name of the labeling.
         """
         return self._learn_groups(
             _Input(labels=list(labelings.T), label_names=names), labelings, categories

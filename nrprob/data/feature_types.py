@@ -41,7 +41,7 @@ def kind_of(x: Any) -> str:
 def describe_discrete(rows: np.ndarray) -> str | None:
     """Describe the values of features (n_samples, n_features) if they are discrete; else None.
 
-    The package has no test for clusters of discrete features; messages use the description.
+    Messages use the description to explain why clusters of discrete features have no test.
     """
     kind = {"binary": "binary values", "counts": "counts"}.get(kind_of(rows))
     most = max(np.unique(column).size for column in rows.T)

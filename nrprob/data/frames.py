@@ -14,7 +14,7 @@ import numpy as np
 from nrprob.data.annotated import is_annotated, matrix_of
 from nrprob.exceptions import short_repr
 
-_FOREIGN = "dask"  # its frames may be larger than memory: see `nrprob.stored`
+_FOREIGN = "dask"  # frames of dask may be larger than memory; see `nrprob.stored`
 
 
 def is_pandas(values: Any) -> bool:
@@ -241,7 +241,7 @@ def quote_names(names: Any, most: int = 8) -> str:
 
 
 def as_codes(frame: Any) -> tuple[Any, dict[Any, list[str]]]:
-    """Return a numeric frame with the same names, and the original values of encoded columns.
+    """Encode the columns of a frame as numbers; also return the values of encoded columns.
 
     A column that is not numeric becomes a column of integer codes, NaN where a value is missing.
     The code of a value is its position in the list of original values.

@@ -113,7 +113,7 @@ def refuse_own_groups(n_groups: int, n: int, where: str = "") -> None:
 
 
 def check_hashable(array: np.ndarray, where: str = "") -> None:
-    """Raise ValueError if labels cannot be compared, such as lists.
+    """Raise ValueError if labels, such as lists, cannot be compared.
 
     ``where`` names the column, for the message.
     """

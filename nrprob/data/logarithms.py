@@ -14,7 +14,7 @@ _LEAST_SKEWNESS = 0.5  # features with a smaller skewness are not compared
 _LEAST_VALUES = 10  # features of at most so many distinct values are not compared
 _ORDER_STATISTICS = 256
 _N_ITER = 30
-_VARIANCE_FLOOR = 1e-3  # relative to the variance of the feature
+_VARIANCE_FLOOR = 1e-3  # minimum variance of a component, relative to the variance of the feature
 # For a feature with negative values: smallest values of x + offset, relative to the spread of x.
 _SHIFTS = (0.1, 0.5, 1.0)
 

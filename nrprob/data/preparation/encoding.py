@@ -174,7 +174,7 @@ def take_known_rows(known: Any, rows: np.ndarray, n: int) -> Any:
 
 
 def warn_of_determined(columns: dict[str, pd.Series], known: Any, record: Record) -> None:
-    """Warn of columns that known labels determine: varying, but constant in every known group."""
+    """Warn of columns that vary among all rows, but are constant in every known group."""
     groups = known_groups(known)
     if groups is None or 2 * (groups.max() + 1) > len(groups):
         return  # with less than two rows per group on average, a column rarely varies within groups

@@ -53,7 +53,7 @@ def select_complete_rows(
     all_columns = [(repr(name), column) for name, column in columns.items()]
     all_columns += [(f"known {name!r}", column) for name, column in known.items()]
     is_missing = {name: column.isna().to_numpy(bool) for name, column in all_columns}
-    if missing == "keep":  # features may be missing; missing labels of a frame already form a group
+    if missing == "keep":  # features may be missing; missing labels in a frame are a group by now
         is_missing = {n: mask for n, mask in is_missing.items() if n not in map(repr, columns)}
     if missing_known is not None:
         is_missing["known"] = missing_known

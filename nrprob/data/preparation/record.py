@@ -46,8 +46,8 @@ class UnfitColumns(ValueError):
 def unfit_columns(problems: Sequence[Problem], texts: str, say: Say) -> UnfitColumns:
     """Make one error for all columns that cannot be features.
 
-    ``problems`` are these columns, ``texts`` describes the admissible text, and ``say`` is the
-    attribute of `Record`.
+    ``problems`` are these columns, ``texts`` describes the admissible text, and ``say`` is as in
+    `Record`.
     """
     # Columns with the same remedy share one advice, which names them in the option "drop".
     columns: dict[str, list[str]] = {}
@@ -93,8 +93,8 @@ class Record:
     notes : descriptions of the changes
     warnings : descriptions of suspicious columns
     identifiers : columns that are left out since they identify rows
-    indicators : for the name of every binary column, the column of the table from which it was
-        made, the value that became 0, and the value that became 1
+    indicators : by name of a binary column, the column of the table from which it was made, the
+        value that became 0, and the value that became 1
     """
 
     say: Say = as_python

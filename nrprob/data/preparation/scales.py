@@ -12,7 +12,7 @@ from nrprob.data.frames import quote_names
 from nrprob.data.logarithms import compare_logarithms, offset_of_logarithm
 from nrprob.data.preparation.record import Record
 
-_APART = 10  # ratio of scales from which they suggest different units
+_APART = 10  # minimum ratio of scales that suggests different units
 # With log="auto", a column is replaced by its logarithm if its gain exceeds both bounds, in nats.
 _LEAST_GAIN_PER_ROW, _LEAST_GAIN = 0.05, 10
 
@@ -64,7 +64,8 @@ def standardise_features(
     kind = "counts" if is_text.all() else kind_of(wide[:, ~is_text])
     if standardize is not True and measured.any() and kind == "counts":
         if (wide[:, is_number] != 0).all():
-            # An example is an age among many binary columns. Counts are rarely all positive.
+            # Columns without zeros are rarely counts. An example is an age among many binary
+            # columns.
             record.warnings.append(
                 "integers are modelled as counts if at least half of all entries are 0; got "
                 f"{quote_names(np.array(names)[is_number].tolist())}, without any 0; if these "

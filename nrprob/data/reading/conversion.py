@@ -366,7 +366,7 @@ class _Conversion:
         self.problems.append(Problem(got, remedy, [name], options))
 
     def _locate_text(self, texts: pd.Series, text: str) -> str:
-        """Quote a text of a column with the first rows in which it stands."""
+        """Quote a text of a column, and name the first rows that contain it."""
         rows = np.flatnonzero((texts == text).to_numpy(bool, na_value=False)).tolist()
         where = self._source.locate(rows[:_MAX_ROWS])
         return f"{short_repr(text)} ({where}{', ...' * (len(rows) > _MAX_ROWS)})"

@@ -2,16 +2,16 @@
 
 A comma or a point may be the decimal separator, or separate thousands. The whole column decides:
 
-1. A separator that is not followed by groups of three digits is the decimal separator. So is a
-   separator after a leading zero, and a separator in a column where whole numbers of four or more
+1. A separator that is not followed by groups of three digits is the decimal separator. The same
+   holds for a separator after a leading zero, and in a column whose whole numbers of four or more
    digits have no separator.
 2. A separator that occurs twice in a number, or precedes the other separator, separates thousands.
 3. If a column admits both readings, such as 1,234, the other columns of the table decide, and then
    the separator of the columns of the file: a semicolon suggests decimal commas, and a comma
    suggests decimal points. Otherwise the column is ambiguous.
 
-In a file with semicolons, a column without commas needs more evidence of thousands, since pandas
-reads its points as decimal points: integers below 1000 without a point
+pandas reads points as decimal points. In a file with semicolons, the points of a column without
+commas separate thousands only if the column also has integers below 1000 without a point
 (`NumberColumn.mixes_lengths`).
 
 The module imports no package that loads slowly.
@@ -189,8 +189,9 @@ class NumberColumn:
             return [text for text, r in self.readings.items() if r.values[i] is None]
         if self.decimals:
             return []
-        # No decimal separator fits all numbers. Texts such as 1,234 and 1.234 fit both separators
-        # one by one; then the mark is the notation.
+        # No decimal separator fits all numbers. A text belongs to the notation with points or with
+        # commas if it is a number in this notation only. If all texts are numbers in both
+        # notations, such as 1,234 and 1.234, the mark in the text decides.
         texts = self.differing()
         sole = [[t for t in texts if self.readings[t].values[1 - i] is None] for i in range(2)]
         sole = sole if any(sole) else [[t for t in texts if mark in t] for mark in DECIMALS]

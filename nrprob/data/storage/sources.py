@@ -183,7 +183,7 @@ def read_pieces(part: Any, source: Source, others: Sequence[str] = ()) -> Iterat
                 count = (min(start + _PIECE_ROWS, part.stop) - start) * width
                 x = np.fromfile(file, part.dtype, count).reshape(-1, width)
                 yield Piece(x.astype(source.dtype, copy=False), {})
-    elif type(part).__module__.startswith("dask"):  # first, since dask accepts any attribute name
+    elif type(part).__module__.startswith("dask"):  # before `hasattr`, always true for dask
         yield from read_pieces(part.compute(scheduler="synchronous"), source, others)
     elif hasattr(part, "to_batches"):
         assert source.features is not None

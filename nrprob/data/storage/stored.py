@@ -1,4 +1,4 @@
-"""Rows outside memory: their description, and the statistics of a first pass over them."""
+"""Describe rows outside memory, and compute their statistics in a first pass."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ class Survey:
     source : the source, whose features exclude known columns and target labels
     sizes : number of rows of every part
     n_samples : number of rows of this process
-    first : number of rows of all earlier processes, the position of the first row of this process
+    first : position of the first row of this process, the number of rows of all earlier processes
     n_all : number of rows of all processes
     moments : moments of the rows of all processes
     design : known structure of the rows of this process, with the groups of all processes
@@ -481,7 +481,7 @@ def _merge_moments(parts: Sequence[Moments | None]) -> Moments | None:
 def _join_processes(design: Design, encoder: DesignEncoder) -> Design:
     """Encode known labels again, such that all processes use the same code for a label.
 
-    ``design`` and ``encoder`` encode the labels of this process. The result is its new design.
+    ``design`` and ``encoder`` encode the labels of this process. Returns the new design.
     """
     labelings = [list(categories) for categories in encoder.categories_]
     everyone = [pickle.loads(sent) for sent in gather_bytes(pickle.dumps(labelings))]
