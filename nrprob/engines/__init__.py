@@ -24,6 +24,6 @@ engine                   evaluates                             result
 `sample`                 change of F when a row moves          draws of the partition, by MCMC
 ======================== ===================================== ==================================
 
-`batching`, `sharding`, `placement` and `programs` run these engines: several fits in one compiled
-program, rows spread over devices, the choice of a device and of compiler options.
+`batching` runs several fits in one compiled program, and `sharding` distributes rows over devices.
+`placement` chooses the device of a program, and `programs` the options of the compiler.
 """

@@ -16,15 +16,15 @@ import jaxlib
 from nrprob.engines import stored_programs
 from nrprob.engines.placement import on_cpu
 
-# Elements of the largest array up to which compilation takes longer than the run.
+# If the largest array has at most this number of elements, compilation takes longer than the run.
 _SMALL_SIZE = 1 << 14
 _RELEASE = tuple(int(part) for part in jaxlib.__version__.split(".")[:2])
 
 
 def _fast_compile_options() -> dict[str, Any] | None:
     options: dict[str, Any] = {}
-    # Level 1 of LLVM takes up to a quarter less time than level 3, and programs of small data run
-    # as fast. The user's own settings take precedence.
+    # Compilation at level 1 of LLVM takes up to a quarter less time than at level 3, and programs
+    # of small data run as fast. The user's own settings take precedence.
     if not jax.config.read("jax_disable_most_optimizations"):
         options["xla_backend_optimization_level"] = 1
     # The older fusion emitters compile in half the time. Programs of small data run about as fast,

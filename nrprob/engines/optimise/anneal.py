@@ -40,8 +40,8 @@ from nrprob.statistics.terms import Terms, centred_gradient, objective
 from nrprob.statistics.xlogx import safe_log
 
 CAPACITY = 2048  # maximum number of temperatures
-RANGE = 1e5  # ratio of the last and first inverse temperature; tied rows never become hard
-_PATIENCE = 25  # comparisons without a smaller change, after which changes are rounding errors
+RANGE = 1e5  # maximum ratio of the last and first inverse temperature, as tied rows stay soft
+_PATIENCE = 25  # after so many comparisons without a smaller change, changes are rounding errors
 
 WeightRule = Callable[[jax.Array], jax.Array]
 
@@ -335,8 +335,8 @@ def anneal(
             state, log_r = update.em_step(blocks, state, w, beta)
             if not damped:
                 new = normalise_masses(log_r, mass, fixed, active)
-                # Comparing all memberships takes a large part of an update, so compare every other
-                # time.
+                # A comparison of all memberships takes a large part of the time of an update, so
+                # only every second update has one.
                 change = jax.lax.cond(
                     (count & 1 == 1) | (count + 1 >= max_iter),
                     lambda: (jnp.abs(new - w) * share).max(),

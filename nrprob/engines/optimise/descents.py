@@ -74,7 +74,7 @@ class DescentStart(NamedTuple):
 
 
 class Descended(NamedTuple):
-    """Partitions at the ends of S descents.
+    """Final partitions of S descents.
 
     Attributes
     ----------
@@ -96,7 +96,10 @@ class Descended(NamedTuple):
 
 
 def _cell_costs(terms: Terms, cells: jax.Array) -> jax.Array:
-    """Costs (K,) of clusters with statistics ``cells`` (groups, 1, K, p), over groups and terms."""
+    """Costs (K,) of clusters, summed over groups and terms.
+
+    ``cells`` (groups, 1, K, p) are the statistics of the clusters.
+    """
     return sum(t.weight * t.cost(t.cells(cells)).sum((0, 1)) for t in terms)  # type: ignore[return-value]
 
 

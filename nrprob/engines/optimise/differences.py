@@ -56,7 +56,7 @@ class IncrementalCost(Protocol):
 def all_incremental(terms: Terms) -> bool:
     """Whether the costs of all terms of the objective can be updated after a move of one row.
 
-    Raise TypeError if only some can.
+    Raises TypeError if the costs of some terms can be updated, and the costs of others cannot.
     """
     incremental = [hasattr(term.cost, "move_changes") for term in terms]
     if any(incremental) and not all(incremental):

@@ -86,9 +86,9 @@ def map_restarts(run: Callable[..., Any], starts: Any, together: int) -> Any:
     """Call ``run`` for every restart, and stack the results along a leading axis of restarts.
 
     ``starts`` are the arguments of ``run``: a tree of arrays with a leading axis of restarts.
-    ``together`` restarts run in parallel until the last of them has converged, for devices that one
-    restart leaves idle. With 1, each restart stops when it has converged, and evaluates only one
-    branch of a conditional.
+    ``together`` restarts run in parallel until the last of them has converged. Several restarts in
+    parallel help if one restart leaves a device idle. With 1, each restart stops when it has
+    converged, and evaluates only one branch of a conditional.
     """
     return jax.lax.map(
         lambda start: run(*start), starts, batch_size=None if together == 1 else together

@@ -1,13 +1,15 @@
 """Fixed points and limit cycles of an update that is not a descent.
 
 A method supplies ``make(data, active)``, which returns ``update(state, log_q, beta) -> (state,
-log_r, values)``. ``log_q`` and ``log_r`` (B, r, 1, K) are log memberships of B blocks of r rows in
-K clusters, before and after the update. A *cycle* is one such update. ``active`` (K,) marks the
-clusters that exist. The update works in logarithms, since memberships may be less than the smallest
-float. ``state`` (..., K) holds logarithms of weights that the update carries from cycle to cycle.
-``values`` (1, T) are T quantities that go to the trace. ``data`` are the data of the update,
-``beta`` is the inverse temperature, and ``mass`` (B, r) are the masses of the rows. ``carry`` is
-the pair of ``state`` and ``log_q``.
+log_r, values)``. A *cycle* is one such update of K clusters of B blocks of r rows. The update works
+in logarithms, since memberships may be less than the smallest float. The symbols are:
+
+- ``data``: data of the update; ``active`` (K,): mask of the clusters that exist;
+- ``log_q`` and ``log_r`` (B, r, 1, K): log memberships before and after the update;
+- ``state`` (..., K): logarithms of weights, which pass from cycle to cycle;
+- ``carry``: the pair of ``state`` and ``log_q``;
+- ``beta``: inverse temperature; ``mass`` (B, r): masses of the rows;
+- ``values`` (1, T): T quantities to record in the trace.
 
 Algorithm:
 
@@ -34,13 +36,13 @@ from nrprob.engines.hash_rng import fold_in, hashed_noise
 from nrprob.engines.programs import jit_by_size
 
 CONVERGED, OSCILLATING, UNFINISHED = "converged", "oscillating", "max_iter"
-_LOG_FLOOR = -1e5  # of log memberships, whose differences may be unbounded
+_LOG_FLOOR = -1e5  # lower bound of log memberships, which may otherwise decrease without limit
 _WINDOWS = (32, 512)  # lengths in cycles of the first and the last window of step 1
 _ORBIT = 1024  # cycles of an orbit that is tested for recurrence
 _N_DIRECTIONS = 16  # random projections of an orbit
-_RECURRENCE_TOL = 1e-6  # distance of projections at which an orbit has returned
+_RECURRENCE_TOL = 1e-6  # maximum distance of the projections of two points that count as equal
 _TRACE = 4096  # length of the trace in cycles
-_BEND = 0.01  # orthogonal part of a step above which an orbit is not a line
+_BEND = 0.01  # an orbit is no line if the orthogonal part of a step exceeds this share
 _MAX_EXTRAPOLATION = 100  # maximum number of steps that are summed
 _EXTRAPOLATION_CHANGE = 1e-4  # change of a membership below which steps are extrapolated
 

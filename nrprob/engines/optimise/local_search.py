@@ -3,8 +3,8 @@
 F is the objective. The search starts from several partitions, and improves each by moves of single
 rows, merges and splits. The best partition continues with compound steps. Every accepted step
 lowers F, so the search ends. No step improves the final partition: no move of a row, merge,
-proposed split, new division of two near clusters, dissolution of a cluster, or chain of moves. Up
-to 2,000 rows, no split followed by merges improves it either. The result depends on the initial
+proposed split, new division of two near clusters, dissolution of a cluster, or chain of moves. For
+up to 2,000 rows, no split followed by merges improves it either. The result depends on the initial
 partitions only.
 
 Shapes: N rows with padding, K clusters, m features.
@@ -32,9 +32,9 @@ from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms
 
 _TOGETHER = 8  # number of partitions per call of a compiled program
-_FEW_ROWS = 1024  # rows up to which a split descends with all rows, by the same program
-_TINY = 50  # rows up to which there are 30 chains of any length, not 3 of at most 20 moves
-_MOST_COMPOUND = 2000  # rows up to which splits that are followed by merges are tried
+_FEW_ROWS = 1024  # up to so many rows, one program with all rows improves all splits
+_TINY = 50  # up to so many rows, 30 chains of any length; for more rows, 3 of at most 20 moves
+_MOST_COMPOUND = 2000  # up to so many rows, splits followed by merges are tried
 _PAIRS_PER_CLUSTER = 3  # pairs of near clusters, per cluster, whose union is split again
 
 
@@ -90,7 +90,7 @@ class Partition(NamedTuple):
 
 
 class _Split(NamedTuple):
-    """Best division of a set of rows, one cluster, into two sides, which become two clusters.
+    """Best division of the rows of one cluster into two sides, which become two clusters.
 
     ``change`` is the change of F by the split, and ``side`` (N,) the mask of the rows on one side.
     """

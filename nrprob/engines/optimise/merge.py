@@ -1,4 +1,4 @@
-r"""Agglomeration: merge the two clusters of least increase in cost until one cluster remains.
+r"""Agglomeration: merge the two clusters whose union costs least until one cluster remains.
 
 Merging clusters a and b, with statistics S_a and S_b, changes an objective of cell costs g by
 

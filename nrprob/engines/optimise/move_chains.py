@@ -1,8 +1,9 @@
-"""Passes of single moves, and chains of moves with locks, on exact differences of an objective.
+"""Improve hard labels by single moves and chains of moves, with exact changes of the objective.
 
-Host code in NumPy and float64. A *unit* is a set of samples that always share a cluster. An
-objective implements `MoveObjective` for C units and L clusters, and evaluates m labelings in one
-call. Every accepted step lowers the objective, and the result depends on the initial labels only.
+The module is host code in NumPy and float64. A *unit* is a set of samples that always share a
+cluster. An objective implements `MoveObjective` for C units and L clusters, and evaluates m
+labelings in one call. Every accepted step lowers the objective, and the result depends on the
+initial labels only.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def improve_by_passes(objective: MoveObjective, z: np.ndarray, tol: float) -> np
             proposal[units[:length]] = to[units[:length]]
         totals = objective.totals(proposals)
         best = int(totals.argmin())
-        if not totals[best] < current:  # rounding
+        if not totals[best] < current:  # rounding errors
             return z
         z, current = proposals[best], totals[best]
 

@@ -31,8 +31,10 @@ from nrprob.engines.optimise.solve import Problem, Settings, TermFit, exact_obje
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms, centred_gradient, objective, row_costs
 
-_TOL_SHARE = 0.25  # root mean square change of all rows relative to tol, so that no row exceeds tol
-_ROUNDING = 1e-7  # relative change of cells by rounding
+# A level has converged if the root mean square change of all rows is at most this share of tol. The
+# change of single rows then rarely exceeds tol.
+_TOL_SHARE = 0.25
+_ROUNDING = 1e-7  # relative change of cell statistics by rounding errors
 
 
 class KnownBlock(NamedTuple):
@@ -312,7 +314,8 @@ def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray
         jnp.asarray(all_rows.totals)[:, None, None],
         (len(all_rows.totals), n + 1, 1, all_rows.totals.shape[1]),
     )
-    # Vectors are derivatives by the statistics of the groups; the maps are the same as for rows.
+    # The vectors of the power iteration are derivatives by the statistics of the groups. The maps
+    # have the same eigenvalues as the maps of `leading_curvatures`.
     products = jnp.asarray(all_rows.products)
     eps = np.finfo(np.float64).eps
     scale = jnp.stack([jnp.asarray(t.scale, jnp.float64) for t in terms])

@@ -36,7 +36,7 @@ def _sweep_labels(
     terms: Terms, rows: Rows, labels: jax.Array, fixed: jax.Array, active: jax.Array, *,
     n_clusters: int,
 ) -> jax.Array:  # fmt: skip
-    """Labels (B, r) after sequential sweeps over all rows, until a sweep moves no row.
+    """Sweep over all rows until a sweep moves no row; return the labels (B, r).
 
     ``labels`` and ``fixed`` (B, r) are initial and fixed clusters (-1: not fixed), and ``active``
     (K,) marks the clusters that are not padding.

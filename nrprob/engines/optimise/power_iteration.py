@@ -33,8 +33,8 @@ def leading_eigenvalues(
         image. The maps must be self-adjoint in this inner product
     accuracy : relative change of the eigenvalues at which they have converged
     max_iter : maximum number of iterations
-    enough : function from the current estimates (maps,) of the eigenvalues to whether the iteration
-        may stop early. Estimates never decrease
+    enough : function of the current estimates (maps,) of the eigenvalues; returns whether the
+        iteration may stop early. Estimates never decrease
 
     Returns
     -------

@@ -221,8 +221,8 @@ def reassign_batched(
 
     1. Move all rows to the cluster of least dF/dW while the exact objective decreases. W are the
        masses of the rows in the clusters. A step takes one matrix product.
-    2. Compute the exact change of F for all moves of single rows. A random fraction f of the
-       improving rows moves, and always the row with the best move. If the objective decreases, f is
+    2. Compute the exact change of F for all moves of single rows. Move a random fraction f of the
+       improving rows, including the row with the best move. If the objective decreases, f is
        doubled. Otherwise the moves are undone, f is divided by 4, and the same changes are used
        again.
     3. Stop when no move of a single row lowers F: this is a local optimum, like the result of

@@ -124,7 +124,7 @@ def _incremental_visits(terms, rows, mass, group):
         # Cost changes of all clusters; the old cluster wins ties within rounding.
         states, rounding = state
         join, leave = move_changes(terms, states, x[i][None], mass[i][None], old[None])
-        leave = jnp.where(active[old], leave, 0)  # the same for all clusters
+        leave = jnp.where(active[old], leave, 0)  # the same for all new clusters
         change = jnp.where(active & ~jnp.isnan(join[0]), join[0] + leave, jnp.inf)
         change = change.at[old].set(jnp.where(active[old], -rounding, jnp.inf))
         new = change.argmin().astype(old.dtype)

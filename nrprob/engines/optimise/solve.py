@@ -106,7 +106,7 @@ class AnnealingProblem(NamedTuple):
     critical : inverse temperature at which clusters first separate
     weights : (terms,) weights of the terms
     curvature : attribute of `nrprob.engines.optimise.anneal.AnnealingSchedule`
-    anneal : if False, start at the final temperature, from initial memberships that are less equal
+    anneal : if False, start at the final temperature, from less uniform initial memberships
     finish : function ``(state, w, hard) -> (objective, slope)``. ``state`` is the final state;
         ``w`` and ``hard`` (B, r, S, K) are the final masses and the masses of the hard labels.
         ``objective`` (S,) is the objective of the hard labels in float64. ``slope`` is a function
@@ -131,10 +131,10 @@ class Problem(NamedTuple):
     terms : terms of the objective, without their weights
     weigh : function from the curvatures (terms,) of the terms to their weights (terms,); see
         `nrprob.engines.optimise.anneal.leading_curvatures`
-    n_start : annealing starts at the temperature at which clusters first separate if the objective
-        is the weighted sum of the first ``n_start`` terms; None for all terms
+    n_start : annealing starts at the temperature at which clusters first separate under the
+        weighted sum of the first ``n_start`` terms; None for all terms
     curvature : attribute of `nrprob.engines.optimise.anneal.AnnealingSchedule`
-    anneal : if False, start at the final temperature, from initial memberships that are less equal
+    anneal : if False, start at the final temperature, from less uniform initial memberships
     """
 
     terms: Terms
@@ -216,10 +216,10 @@ class Solution(NamedTuple):
     Attributes
     ----------
     labels : (B, r, S) clusters of the rows
-    objective : (S,) in nats of the whole data set, evaluated in float64
+    objective : (S,) objective of the whole data set in nats, evaluated in float64
     converged : (S,) whether a restart has converged
-    n_iter : number of updates, each of all restarts together (annealing); number of sweeps or steps
-        of the best restart (reassignment)
+    n_iter : for annealing, number of updates, each of which updates all restarts; for reassignment,
+        number of sweeps or steps of the best restart
     w : (B, r, K) masses of the best restart
     trace : (steps,) objective of the best restart after every step, NaN after the last step
     fit : parameters of the best restart; a `TermFit` for objectives made of terms

@@ -43,17 +43,17 @@ from nrprob.engines.programs import jit_by_size
 
 SPLIT, MERGED, VANISHED = "split", "merged", "vanished"
 
-MIN_SHARE = 1e-6  # share of the mass below which a cluster has vanished
+MIN_SHARE = 1e-6  # a cluster with a smaller share of the mass has vanished
 TRIALS = 30  # maximum number of temperatures per split
-_N_CANDIDATES = 3  # clusters that may be split at one temperature
-_DENSE_ROWS = 64  # rows up to which the derivative is computed as a matrix
-_N_EIGENVALUES = 4  # computed by Arnoldi's iteration for more rows
-_ARNOLDI_RESTARTS = 20  # maximum number; the last estimate is used if it has not converged
+_N_CANDIDATES = 3  # number of clusters that may be split at one temperature
+_DENSE_ROWS = 64  # up to so many rows, the derivative is computed as a matrix
+_N_EIGENVALUES = 4  # number of eigenvalues that Arnoldi's iteration computes for more rows
+_ARNOLDI_RESTARTS = 20  # maximum number; an unconverged last estimate is used as well
 ROUNDING = 1e-8  # rounding error of eigenvalues times beta
-_MARGIN = 1.01  # inverse temperature relative to the critical one; closer to it, separation is slow
+_MARGIN = 1.01  # ratio to the critical inverse temperature; separation is slow at smaller ratios
 _PERTURBATION = 0.05  # initial standard deviation of the log ratio of two copies' memberships
-_MIN_STEP_EXPONENT = -6  # power of two of the shortest damped step
-_SAME = 1e-2  # total variation distance of two clusters' rows up to which they are equal
+_MIN_STEP_EXPONENT = -6  # the shortest damped step is 2 to this power
+_SAME = 1e-2  # maximum total variation distance of the rows of two clusters that count as equal
 
 
 class Trial(NamedTuple):
@@ -214,7 +214,7 @@ class SplittingEngine:
         """Leading eigenvalue mu of step 2 of the algorithm, and a growing direction (B, r).
 
         ``pair`` are the columns of the two equal copies. Eigenvalues are ordered by absolute value
-        or, if ``rightmost``, by real part; use the latter for damped steps, which suppress the
+        or, if ``rightmost``, by real part; use ``rightmost`` for damped steps, which suppress the
         imaginary part. The direction is a difference of the log memberships of the copies: the sum
         of the growing eigenvectors, scaled to unit variance.
         """
