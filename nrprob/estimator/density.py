@@ -48,7 +48,7 @@ class DensityEstimator(Protocol):
         ...
 
     def residuals_of(self, X: Any, *, known: Any = None) -> np.ndarray:
-        """Residuals (n, p) of samples: the fitted mean of the known group is subtracted.
+        """Residuals (n, p): samples minus the fitted mean of their known group.
 
         Any linear coordinates are valid if all fits to the same samples share them.
         """
@@ -161,7 +161,7 @@ class TableRefit(Protocol):
 
 
 class TableRefitter(Protocol):
-    """Refits of a mixed or incomplete table with the model choices of the fit to all samples."""
+    """Refit a mixed or incomplete table with the model choices of the fit to all samples."""
 
     @property
     def groups(self) -> np.ndarray:

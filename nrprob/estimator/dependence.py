@@ -14,8 +14,8 @@ from nrprob.statistics.single_feature import warn_of_single_feature
 def warn_of_dependence(model: Any, X: Any, known: Any) -> None:
     """Warn of clusters that depend on a single feature or on known structure.
 
-    The function warns if one discrete feature determines the clusters, if clusters depend on
-    covariates, and, if the class asks for it, if a cluster lies in one known group.
+    The function warns if one discrete feature determines the clusters, or if clusters depend on
+    covariates. For some classes, it also warns if a cluster lies in one known group.
 
     Parameters
     ----------

@@ -294,7 +294,7 @@ class LinearClusterer(Clusterer):
     def _mixture_scores(self, cost: np.ndarray) -> np.ndarray:
         """Scores (n,) of rows, for `score`, from the costs ``cost`` (n, k) of rows in all clusters.
 
-        This method has the formula for memberships at a finite inverse temperature.
+        This base method uses the formula for memberships at a finite inverse temperature.
         """
         log_prior = self._log_prior - logsumexp(self._log_prior)
         return logsumexp(log_prior - self.beta_ * cost, axis=1) / self.beta_

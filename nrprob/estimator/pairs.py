@@ -14,7 +14,7 @@ from nrprob.links import Pairs, check_cannot_link, check_pairs, pairs_from_label
 
 @dataclass
 class PairTask:
-    """Validated input of one fit; `compute` compiles the programs.
+    """Validated input of one fit with pairs of rows.
 
     Attributes
     ----------

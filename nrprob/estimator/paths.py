@@ -1,4 +1,4 @@
-"""Hierarchies of clusters by successive splits: their levels, their end, and the solver "split".
+"""Hierarchies of clusters by successive splits, and estimators with the solver "split".
 
 A path (`nrprob.engines.optimise.splitting.Path`) has one level per number K of clusters.
 """

@@ -363,8 +363,8 @@ class TermEstimator(LinearClusterer):
         """Scores (n,) of rows from their costs ``cost`` (n, k) in all clusters.
 
         With hard labels, the score is minus the smallest cost. With soft memberships, the score
-        is the log of the sum over clusters of exponentials of minus the costs, at the inverse
-        temperature of the objective.
+        is the log-sum-exp of minus the costs over the clusters, at the inverse temperature of the
+        objective.
         """
         beta, compression = self._minimised.beta, self._minimised.compression
         if np.isinf(beta) or np.isinf(self.beta_):

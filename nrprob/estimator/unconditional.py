@@ -21,8 +21,8 @@ class UnconditionalMixin:
             Float32 input is computed in float32, and all other input in float64. Some estimators
             also take rows that do not fit into memory; see `nrprob.stored`.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
-            clusters have no label.
+            Partial labels, -1 where unknown. Cluster i corresponds to the i-th of the sorted
+            labels; further clusters have no label.
 
         Returns
         -------
@@ -77,8 +77,8 @@ class WeightedUnconditionalMixin(UnconditionalMixin):
             Float32 input is computed in float32, and all other input in float64. Some estimators
             also take rows that do not fit into memory; see `nrprob.stored`.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
-            clusters have no label.
+            Partial labels, -1 where unknown. Cluster i corresponds to the i-th of the sorted
+            labels; further clusters have no label.
         sample_weight : array-like of shape (n_samples,), optional
             Frequency weights, from 0 to 1e9: a sample of weight 2 counts as two equal samples, and
             all sizes are sums of weights. Scale weights of another type to a mean of 1. A

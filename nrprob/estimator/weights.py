@@ -25,8 +25,8 @@ class WeightedMixin:
             estimators accept sparse matrices, and rows that do not fit into memory
             (`nrprob.stored`).
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
-            clusters have no label.
+            Partial labels, -1 where unknown. Cluster i corresponds to the i-th of the sorted
+            labels; further clusters have no label.
         known : array-like, optional
             Known structure: labels of shape (n_samples,), or several labelings as a 2-D array of
             integers or strings. Some estimators accept soft `nrprob.known.Memberships`; some accept
