@@ -48,8 +48,8 @@ class Confidence:
         of their intersection divided by the size of their union. None if withheld.
     evidence_ : Evidence or None
         Significance test that decides whether the confidence is withheld. None if no test was
-        passed and none was computed: one feature determines the clusters, or the samples have no
-        test and ``force=True``.
+        passed, and `confidence` computed none. `confidence` computes no test if one feature
+        determines the clusters, or if the samples have no test and ``force=True``.
     withheld_ : str
         Reason why the confidence is withheld; empty if it is not.
     n_resamples : int
@@ -336,7 +336,7 @@ def _prepare_resamples(
     if labels_of_fit(estimator, n) is None:
         reference = estimator.clone_for_tests().set_params(random_state=random.randint(2**31 - 1))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SingleFeatureWarning)  # stated in withheld_
+            warnings.simplefilter("ignore", SingleFeatureWarning)  # see withheld_
             reference.fit(rows, **known_argument(codes))
     labels, k = reference.labels_, reference.membership_.shape[1]
     unfitted = reference.clone_for_tests()

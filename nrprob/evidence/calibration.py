@@ -77,8 +77,8 @@ def covering_designs(traits: TableTraits) -> list[str]:
 def uncovered_traits(traits: TableTraits) -> list[str]:
     """Describe the traits for which no design covers a table; empty if some design covers it.
 
-    A trait may be outside the limits of the designs. No design has two of four traits: missing
-    values, small known groups, skewed numeric columns, and discrete columns only.
+    A trait may be outside the limits of the designs. No design combines two of the following
+    traits: missing values, small known groups, skewed numeric columns, and discrete columns only.
     """
     low, high = _N_SAMPLES
     missing = f"{100 * traits.missing_share:.2g} % of the cells missing"

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _MAX_GROUPS = 12  # largest number of plotted groups
 _N_BINS = 36
-_WIDTH = 6.4  # of the figure, in inches
-_BAR_HEIGHT = 0.85  # of the highest bar, relative to the distance between groups
+_WIDTH = 6.4  # width of the figure in inches
+_BAR_HEIGHT = 0.85  # height of the highest bar, relative to the distance between groups
 
 
 def plot_discriminant_scores(

@@ -49,8 +49,8 @@ class FoldFit(NamedTuple):
     ----------
     log_density : (n_held_out,) log densities of the samples of the remaining fold under the
         clusters
-    null : for the name of every null model, log densities (n_held_out,) under this model; the first
-        null model is one cluster
+    null : dictionary from the name of a null model to the log densities (n_held_out,) under this
+        model; the first null model is one cluster
     labels : (n,) predicted clusters of all samples
     n_clusters : number of clusters
     residuals : (n, p) residuals of all samples, for counts of samples near a low-density gap.
@@ -70,8 +70,8 @@ class CrossFit:
 
     Attributes
     ----------
-    gain : for the name of every null model, held-out log-likelihood gains (n,) of the clusters over
-        this model, in nats; see `mixed_gain`
+    gain : dictionary from the name of a null model to the held-out log-likelihood gains (n,) of the
+        clusters over this model, in nats; see `mixed_gain`
     labels : (n,) predicted clusters, matched to the labels ``reference`` of `cross_fit`
     score : (n,) held-out discriminant scores of one cluster against all other clusters, in standard
         deviations within clusters. The centre of the low-density gap has the score 0. NaN for

@@ -23,14 +23,15 @@ from scipy import stats
 
 from nrprob.statistics.groups import cross_table, group_sums
 
-_N_BINS = 24  # bins of equal width, between two quantiles of the training samples
-_QUANTILES = (0.02, 0.98)  # these quantiles, along the direction
+_N_BINS = 24  # number of bins of equal width, between two quantiles of the training samples
+_QUANTILES = (0.02, 0.98)  # levels of these quantiles, along the direction
 _GAP_WIDTHS = range(2, 7)  # candidate widths of the gap, in bins
 _SIDE_WIDTHS = range(3, 9)  # candidate widths of a side, in bins
-_RIDGE = 1e-3  # added to the covariance within clusters, in units of its mean variance
-_MODEL_WEIGHT = 0.5  # weight of expected vs observed counts in the choice of the intervals
+_RIDGE = 1e-3  # ridge of the covariance within clusters, in units of its mean variance
+_MODEL_WEIGHT = 0.5  # weight of expected counts in the choice of the intervals; the rest: observed
 _NEAR, _FAR = 0.02, 0.2  # largest distances of near and of all pairs, in standard deviations
-# Share of near pairs among all pairs: for continuous values, and above which values are discrete.
+# Share of near pairs among all pairs of continuous values, and the share above which values count
+# as discrete.
 _CONTINUOUS_SHARE, _DISCRETE_SHARE = 0.1, 0.13
 _N_SIGMAS = 6.0  # margin above _DISCRETE_SHARE, in standard deviations: many fits are tested
 

@@ -48,8 +48,8 @@ class NumberOfClusters:
         sample have the same value.
     gain_ : ndarray of shape (n_samples,) or None
         Log-likelihood gain in nats over the null model with the smallest mean gain. The gain
-        compares the mixture, with weights 1/2, of the best clusters and the null model with the
-        null model alone. None if 1 is not a candidate.
+        compares two densities: the mixture, with weights 1/2, of the best clusters and the null
+        model, and the null model alone. None if 1 is not a candidate.
     distinct_ : ndarray of shape (n_distinct,)
         Index of the first sample of every set of exact copies. Means and standard errors are over
         these samples.

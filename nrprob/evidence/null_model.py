@@ -173,7 +173,7 @@ def observed_t_log_density(
 def skewed_log_density(white: np.ndarray, training: np.ndarray) -> np.ndarray:
     """Log density (n,) of one skewed distribution: a linear map of independent components.
 
-    The components are those of FastICA (Hyvarinen, 1999). A power transformation of every component
+    FastICA (Hyvarinen, 1999) estimates the components. A power transformation of every component
     (Yeo and Johnson, 2000) gives a standard Gaussian.
 
     Parameters

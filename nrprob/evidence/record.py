@@ -34,8 +34,9 @@ class Evidence:
         Student's t statistic of the mean of ``gain_`` over the samples ``distinct_``. 0 if the
         estimator has one cluster.
     gain_ : ndarray of shape (n_samples,)
-        Held-out log-likelihood gain in nats, averaged over splits. The gain compares the mixture,
-        with weights 1/2, of the clusters and ``null_model_`` with ``null_model_`` alone.
+        Held-out log-likelihood gain in nats, averaged over splits. The gain compares two densities:
+        the mixture, with weights 1/2, of the clusters and ``null_model_``, and ``null_model_``
+        alone.
     null_model_ : str
         Name of the null model with the largest p-value.
     p_by_null_model_ : dict of str to float
@@ -46,7 +47,7 @@ class Evidence:
         Reason why p-values are withheld; empty if they are not. The level of the test was measured
         for some kinds of tables only.
     labels_ : ndarray of shape (n_samples,)
-        Cluster of every sample, predicted by that fit of the first split that held the sample out.
+        Cluster of every sample, predicted by the fit without this sample in the first split.
         If the estimator passed to `test` was fitted to ``n_samples`` samples, labels are matched to
         its labels. Otherwise they are matched to the labels of the first fold.
     discriminant_score_ : ndarray of shape (n_samples,)

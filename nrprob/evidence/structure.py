@@ -148,9 +148,10 @@ def test(
     - Gaussian and t distributions of the numeric columns, times the probability of the discrete
       columns in one cluster. The distributions are fitted as above, and again after a power
       transformation of every numeric column;
-    - without missing values, one skewed distribution of the numeric columns instead. It is a linear
-      map of independent components (Hyvarinen, 1999), and a power transformation of every component
-      (Yeo and Johnson, 2000) gives a Gaussian;
+    - one skewed distribution of the numeric columns, times the same probability, if no value is
+      missing and there are more than four training samples per numeric column. The distribution is
+      a linear map of independent components (Hyvarinen, 1999). A power transformation of every
+      component (Yeo and Johnson, 2000) gives a Gaussian;
     - one cluster with a regression for every discrete column. The regression predicts this column
       from the numeric columns and the preceding discrete columns;
     - for every discrete column, a mixture whose components are the values of this column. The
