@@ -1,4 +1,4 @@
-"""Similarity of two partitions whose samples may belong to several clusters in part."""
+"""Similarity of two soft partitions."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["soft_jaccard_index"]
 def soft_jaccard_index(
     labels: Labels | ArrayLike, truth: Labels | ArrayLike, *, subsets: Labels | None = None
 ) -> float:
-    r"""Jaccard index of soft partitions, or of classes to which samples belong in part.
+    r"""Jaccard index of two soft partitions.
 
     .. math:: \frac{\sum_{i<j} \min(s_{ij}, t_{ij})}{\sum_{i<j} \max(s_{ij}, t_{ij})}, \qquad
         s_{ij} = \sum_c q_{ic} q_{jc}
 
-    :math:`q_{ic}` is the membership of sample i in cluster c of the first partition, and
-    :math:`s_{ij}` the probability that samples i and j are in one cluster if every sample is
-    assigned to a random cluster by its memberships. :math:`t_{ij}` is this probability in the
-    second partition.
+    :math:`q_{ic}` is the membership of sample i in cluster c of the first partition. If every
+    sample is assigned to a random cluster by its memberships, :math:`s_{ij}` is the probability
+    that samples i and j share a cluster. :math:`t_{ij}` is this probability in the second
+    partition.
 
     Parameters
     ----------
     labels, truth : array-like of shape (n_samples, n_clusters) or (n_samples,)
-        Memberships, 0 or larger, which are divided by their sums per sample; or labels. An
-        indicator matrix states that a sample belongs to several classes, with equal shares. A
-        sample without any membership in one of the partitions, such as a term that an expert has
-        not classified, is left out.
+        Non-negative memberships, or labels. The memberships of a sample are divided by their sum.
+        In an indicator matrix, a sample may belong to several classes, with equal shares. A sample
+        without any membership in one of the partitions, such as a term that an expert has not
+        classified, is left out.
     subsets : sequence of hashable of shape (n_samples,), optional
         If given, only pairs of samples from different subsets count.
 
@@ -59,8 +59,8 @@ def soft_jaccard_index(
 
     Notes
     -----
-    The index needs O(n^2 k) time and little memory. A table of the agreement of several experts is
-    the index of every pair of them, over the samples that both have classified.
+    The index needs O(n^2 k) time and little memory. To compare several experts, compute the index
+    of every pair of experts, over the samples that both experts have classified.
 
     References
     ----------

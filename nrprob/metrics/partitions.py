@@ -826,7 +826,7 @@ def hubert_difference(labels: Labels, truth: Labels) -> float:
 
 
 def hubert_gamma(labels: Labels, truth: Labels) -> float:
-    r"""Correlation of two indicators over pairs of samples: together in each of two labelings.
+    r"""Correlation of two indicators of pairs of samples: together in the first, in the second.
 
     .. math:: \frac{n_{11} n_{00} - n_{10} n_{01}}
         {\sqrt{(n_{11} + n_{10}) (n_{11} + n_{01}) (n_{00} + n_{10}) (n_{00} + n_{01})}}

@@ -146,7 +146,7 @@ def is_proportional(labels: Labels, partial: ArrayLike) -> bool:
     """
     counts, sizes = _count_labels(labels, partial)
     labelled = counts.sum(1)
-    is_equal = labelled * sizes.sum() == sizes * labelled.sum()  # shares, times both totals
+    is_equal = labelled * sizes.sum() == sizes * labelled.sum()  # avoids divisions
     return bool(labelled.any() and is_equal.all())
 
 

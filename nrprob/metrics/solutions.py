@@ -82,7 +82,7 @@ def pairwise_agreement(
     others : like `labelings`, of n_others labelings, optional
         Labelings to compare with, such as known or true labelings. By default, `labelings`.
     measure : str, default="normalized_mutual_information"
-        The agreement a: a symmetric function of this module that is 1 for equal partitions.
+        Name of the agreement a, a symmetric measure that is 1 for equal partitions:
         "adjusted_rand_index", "jaccard_index", "matched_accuracy", "normalized_mutual_information",
         "pair_f_measure" or "rand_index".
 

@@ -21,7 +21,7 @@ from nrprob.numpyro.labelled import resample_labelled
 from nrprob.numpyro.site import PartitionCall, collect_calls, pad_labels, partition_sites
 from nrprob.settings import standard
 
-_UNKNOWN = "sites of partitions"  # stands for the names of these sites until a model has run
+_UNKNOWN = "sites of partitions"  # replaces the names of these sites until a model has run
 
 
 class PartitionGibbs(HMCGibbs):

@@ -64,7 +64,7 @@ def _swap_labels(labels: jax.Array, weights: jax.Array, key: jax.Array) -> jax.A
     """Propose K times to exchange two labels, which changes only the sum of the log weights."""
     n, n_labels = weights.shape
     members = jax.nn.one_hot(labels[:n], n_labels, dtype=weights.dtype)
-    totals = members.T @ jnp.maximum(weights, -1e100)  # of every cluster, for every label
+    totals = members.T @ jnp.maximum(weights, -1e100)  # sums by cluster and label
     pair_key, accept_key = jax.random.split(key)
     pairs = jax.random.randint(pair_key, (n_labels, 2), 0, n_labels)
     log_u = jnp.log(jax.random.uniform(accept_key, (n_labels,)))

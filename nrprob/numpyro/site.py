@@ -168,9 +168,9 @@ def partition(
         ``variance_shape`` above 1. Set both or neither of ``variance_shape`` and
         ``variance_scale``.
     also : array-like of shape (n_samples, max_clusters), optional
-        Log weights of the labels, which may depend on other sites. The entry of the label of each
-        row is added to the log density. An example is the log density of a response given the
-        parameters of every cluster. See Notes.
+        Log weights of the labels, which may depend on other sites. For every row, the log weight of
+        its label is added to the log density. An example is the log density of a response given
+        the parameters of every cluster. See Notes.
 
     Returns
     -------
