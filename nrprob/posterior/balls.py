@@ -32,9 +32,11 @@ class CredibleBall:
     members : ndarray of bool of shape (chain, draw) or (draw,)
         Draws within the ball.
     vertical_upper : ndarray of shape (n_partitions, n_samples)
-        Of the members with the fewest clusters, those with the largest distance from the centre.
+        Partitions with the largest distance from the centre, among the members with the fewest
+        clusters.
     vertical_lower : ndarray of shape (n_partitions, n_samples)
-        Of the members with the most clusters, those with the largest distance from the centre.
+        Partitions with the largest distance from the centre, among the members with the most
+        clusters.
     horizontal : ndarray of shape (n_partitions, n_samples)
         Members with the largest distance from the centre.
 

@@ -137,11 +137,10 @@ def n_clusters(draws: Any, *, min_size: float | None = None) -> pd.DataFrame:
         A fit, or cluster labels, which may switch between draws, perhaps with a first axis for the
         chain. A container of draws (see `nrprob.posterior`) may have a variable ``n_clusters``.
     min_size : float, optional
-        Count the clusters of at least this many samples; the largest cluster of a draw always
-        counts. By default, the probabilities are of the variable ``n_clusters`` of a fit or
-        container, which leaves out clusters of fewer than max(3, 0.02 n_samples) samples in a fit
-        with ``merge="dip"``. By default, labels without this variable are counted with
-        ``min_size=1``: every label that occurs in a draw counts.
+        Minimum size of the clusters that count; the largest cluster of a draw always counts. By
+        default, the variable ``n_clusters`` of a fit or container is used. In a fit with
+        ``merge="dip"``, this variable leaves out clusters of fewer than max(3, 0.02 n_samples)
+        samples. If there is no such variable, the default is 1.
 
     Returns
     -------
@@ -159,7 +158,7 @@ def n_clusters(draws: Any, *, min_size: float | None = None) -> pd.DataFrame:
 
     See Also
     --------
-    clusters : Merge components at another dip; ``probabilities`` of the result.
+    clusters : Merge components at another dip; the result has the attribute ``probabilities``.
     plot_n_clusters : Plot of these probabilities.
 
     References

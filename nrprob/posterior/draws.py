@@ -58,7 +58,7 @@ class Draws:
 
     @cached_property
     def n_clusters(self) -> np.ndarray:
-        """Occupied clusters of each draw, shape (n_draws,)."""
+        """Numbers of clusters (n_draws,) of the draws."""
         return self.codes.max(axis=1).astype(np.int64) + 1
 
     @cached_property
@@ -71,9 +71,9 @@ class Draws:
         return np.concatenate([[0], np.cumsum(self.n_clusters)])
 
     def ids(self, low: int = 0, high: int | None = None) -> np.ndarray:
-        """Index of each sample's cluster in the list of the clusters of draws low to high - 1.
+        """Indices (high - low, n_samples) of the clusters of all samples in some draws.
 
-        The result has the shape (high - low, n_samples).
+        An index is a position in the list of the clusters of draws ``low`` to ``high - 1``.
         """
         high = self.n_draws if high is None else high
         start = self.offsets[low:high] - self.offsets[low]

@@ -227,7 +227,7 @@ def point_estimate(
     labels : ndarray of shape (n_samples,), int64
         Clusters 0, 1, ... in order of first appearance.
     loss : float
-        Its expected loss, exact over all draws; only with `return_loss`.
+        Expected loss of the estimate, exact over all draws; only with `return_loss`.
 
     Raises
     ------

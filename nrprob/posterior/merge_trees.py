@@ -80,8 +80,8 @@ class MergeTrees:
     draws : Draws
         Partitions of the samples into components.
     parent : ndarray of shape (n_listed,)
-        For each component in the list of the components of all draws: position in this list of the
-        component into which it dies, or of the component itself if it never dies.
+        For each component, the component into which it dies, or the component itself if it never
+        dies. Components are positions in the list of the components of all draws.
     prominence : ndarray of shape (n_listed,)
         Prominence of each component in nats; infinite for components that never die.
     rule : {"dip", "exchange"}
@@ -127,13 +127,13 @@ class MergeTrees:
         return dataclasses.replace(draws, codes=codes)
 
     def count_clusters(self, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Count the clusters of every draw at a ``threshold``: all but small ones, and small ones.
+        """Count the large and the small clusters of every draw at a ``threshold``.
 
         Returns
         -------
         n_clusters, n_small : ndarray of shape (n_draws,)
-            Numbers of clusters of at least, and below, `floor` samples. The largest cluster of a
-            draw always counts.
+            Numbers of clusters with at least `floor` samples, and of smaller clusters. The largest
+            cluster of a draw always counts as large.
         small_share : ndarray of shape (n_draws,)
             Share of samples in the clusters that do not count.
         """
@@ -167,7 +167,7 @@ def density_dips(shift: np.ndarray, ratio: np.ndarray) -> np.ndarray:
     shift : ndarray of shape (P, d)
         Differences u of the means, for P pairs of densities.
     ratio : ndarray of shape (P, d)
-        Variances :math:`\lambda` of the second density; those of the first one are 1.
+        Variances :math:`\lambda` of the second density; the variances of the first density are 1.
 
     Returns
     -------
@@ -281,7 +281,8 @@ def elder_rule(
     Returns
     -------
     parent : ndarray of int of shape (S, k)
-        Component that each component dies into, or the component itself.
+        For every component, the component into which it dies, or the component itself if it never
+        dies.
     prominence : ndarray of shape (S, k)
         Height minus the level of the death, in nats; infinite if a component never dies.
     """
@@ -328,7 +329,7 @@ def trees_by_dip(
         Means and covariances of the components, in the order of `Draws.sizes`.
     classes : ndarray of int of shape (n_samples,), optional
         Observed classes of samples, -1 if unknown. The class of a component is the most frequent
-        one of its samples.
+        class of its samples.
     """
     heights = np.log(draws.sizes)
     if components.covariances is not None and components.means.shape[1]:
@@ -397,8 +398,9 @@ def _merge_by_exchange(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge the k components of each of S draws; return parents and prominences (S, k).
 
-    The arguments are as in `trees_by_exchange`: ``sums`` (S, k, k), and the numbers of samples
-    ``sizes`` (S, k), which are overwritten, and ``classes`` (S, k) of the components.
+    ``sums`` (S, k, k) and ``classes`` (S, k) of the components are as in `trees_by_exchange`.
+    ``sizes`` (S, k) are the numbers of samples of the components. The function overwrites ``sums``
+    and ``sizes``.
     """
     n_draws, k = sizes.shape
     parent = np.tile(np.arange(k), (n_draws, 1))

@@ -261,9 +261,10 @@ def summarise_clusters(trees: MergeTrees, dip: Any, random_state: Any) -> Cluste
     )
 
 
-# Two equal Gaussian clusters at a distance of 2 a standard deviations have peaks at the distances x
-# from their middle with x = a tanh(a x). With u = a x, a^2 = u / tanh(u) and x^2 = u tanh(u), so u
-# is the parameter of a curve of distances, and of logarithms of the peaks relative to the middle.
+# Let 2 a be the distance of two equal Gaussian clusters in standard deviations. The peaks have the
+# distance x from the middle, where x = a tanh(a x). With u = a x, a^2 = u / tanh(u) and
+# x^2 = u tanh(u). Distances, and logarithms of the peaks relative to the middle, are tabulated for
+# values of u.
 _CURVE = np.geomspace(0.01, 400, 20_000)
 _DISTANCES = np.concatenate([[2], 2 * np.sqrt(_CURVE / np.tanh(_CURVE))])
 _DEPTHS = np.logaddexp(_CURVE, -_CURVE) - np.log(2) - _CURVE * np.tanh(_CURVE) / 2

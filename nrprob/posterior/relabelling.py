@@ -115,8 +115,9 @@ def align(
     -------
     ndarray of shape (chain, draw, n_components) or (draw, n_components), int64
         Entry j is the component of the draw that matches cluster j of the reference, as in
-        `relabel`. Components without a match, first those with samples, then empty ones, take the
-        entries after the clusters of the reference, and then the entries of unmatched clusters.
+        `relabel`. Components without a match fill the other entries: first the entries after the
+        clusters of the reference, then the entries of unmatched clusters. Components with samples
+        precede empty components.
 
     Raises
     ------

@@ -8,9 +8,9 @@ factor and a constant, the cost
 where :math:`n_c` is the size of cluster c, :math:`w_s` is the weight of draw s, and
 :math:`m^s_{ck}` is the number of samples in both cluster c and cluster k of draw s.
 
-If a sample joins cluster c, the cost increases by b dF(n_c) - 2 sum_s w_s dF(m^s_ck), with dF(x) =
-F(x+1) - F(x), where k is the cluster of the sample in draw s. These increases are the scores of the
-sample. `CellSearch` stores the counts m and a table of their dF. The scores of a sample are a
+Let dF(x) = F(x+1) - F(x), and let k be the cluster of a sample in draw s. If the sample joins
+cluster c, the cost increases by b dF(n_c) - 2 sum_s w_s dF(m^s_ck). These increases are the scores
+of the sample. `CellSearch` stores the counts m and a table of dF(m). The scores of a sample are a
 weighted sum of rows of this table, and the scores of all samples are one product with a sparse
 matrix. For the pair loss F(x) = x(x-1)/2, the cost is the sum of b - 2 P_ij over the pairs of
 samples that share a cluster, with the co-clustering probabilities P_ij. `PairSearch` stores b - 2

@@ -64,7 +64,7 @@ def _check_size(n_rows: int, n: int) -> None:
 def similarity(draws: Draws, equal: bool) -> np.ndarray:
     """Co-clustering probabilities (n_samples, n_samples) of all pairs of samples.
 
-    `equal` is whether the draws have equal weights.
+    ``equal`` states whether the draws have equal weights.
     """
     n = draws.n_samples
     _check_size(n, n)
@@ -142,8 +142,9 @@ def coclustering(
     Returns
     -------
     ndarray of shape (n_samples, n_samples), float64
-        Symmetric, with ones on the diagonal. Memory is a small multiple of its size, whatever the
-        number of draws. With `rows` it has shape (n_rows, n_samples), and with `pairs` (n_pairs,).
+        Symmetric, with ones on the diagonal. With `rows`, the shape is (n_rows, n_samples), and
+        with `pairs`, it is (n_pairs,). The function needs a small multiple of the memory of the
+        result, whatever the number of draws.
 
     Raises
     ------
