@@ -169,7 +169,7 @@ class CountCode(_CodeByDifference):
 class BinaryCode(_CodeByDifference):
     """Code of binary features: for every feature, a `CountCode` of the two symbols 0 and 1.
 
-    ``count_nats``, ``total_nats``, ``first`` and ``stop`` are attributes as of `CountCode`. The
+    The attributes ``count_nats``, ``total_nats``, ``first`` and ``stop`` are as in `CountCode`. The
     statistics are the sums of the features, that is, the numbers of ones.
     """
 

@@ -1,9 +1,9 @@
 r"""Cell costs: conditional entropies of a cell, as functions of its additive statistics.
 
 The last axis of an array of p statistics has the sums T_y of the features y over the samples of the
-cell, and as last entry the mass w of the cell: the number of its samples if every sample has weight
-1. T is the sum of all T_y. A cost maps these statistics to the entropy of the cell in nats,
-multiplied by its mass (by T for counts):
+cell, followed by the mass w of the cell. If all samples have weight 1, the mass is their number. T
+is the sum of all T_y. A cost maps these statistics to the entropy of the cell in nats, multiplied
+by its mass (by T for counts):
 
 ======================= ==================================================================
 `multinomial_cost`      :math:`-\sum_y T_y \log (T_y / T)`, for counts or proportions

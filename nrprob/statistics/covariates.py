@@ -10,8 +10,8 @@ import numpy as np
 from nrprob.exceptions import warn
 from nrprob.statistics.groups import association_test, cross_table
 
-_N_INTERVALS, _LEAST_SAMPLES = 8, 5  # intervals of a covariate, and samples per interval
-_LEVEL, _LEAST_ASSOCIATION = 1e-4, 0.3  # of the chi-square test, and of Cramer's V
+_N_INTERVALS, _LEAST_SAMPLES = 8, 5  # intervals of a covariate, and minimum samples per interval
+_LEVEL, _LEAST_ASSOCIATION = 1e-4, 0.3  # level of the chi-square test, and minimum of Cramer's V
 
 
 def warn_of_covariates(covariates: np.ndarray, names: Sequence[Any], labels: np.ndarray) -> None:

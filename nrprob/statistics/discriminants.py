@@ -40,8 +40,8 @@ class _Residuals:
     """Residuals of samples: ``X`` (n, p) minus the effects of the known groups, with mean 0.
 
     The effects (one row of p per group) are fitted by least squares together with effects of the
-    ``clusters`` (n, k): indicators of the clusters of all labelings. Group effects therefore do not
-    absorb differences between clusters if cluster shares differ between groups. The array of
+    clusters of all labelings, whose indicators are ``clusters`` (n, k). Group effects therefore do
+    not absorb differences between clusters if cluster shares differ between groups. The array of
     residuals is never computed, so that sparse samples stay sparse.
     """
 

@@ -15,8 +15,9 @@ from scipy.stats import binom, chi2
 _DETERMINED = 1e-7  # smaller singular values of a scaled design within groups count as 0
 _LEVEL = 1e-4  # shares can count as different only if the p-value is smaller
 _ASSOCIATION = 0.1  # shares can count as different only if Cramer's V is larger
-# A cluster lies in one known group if the group has this share of the cluster, and the share
-# exceeds the share of the group among all samples by this much, with a p-value below this level.
+# A cluster lies in one known group if three conditions hold. The group has at least the first share
+# of the cluster. This share exceeds the share of the group among all samples by the second number.
+# The p-value of the difference is below the third number.
 _SINGLE_SHARE, _SINGLE_EXCESS, _SINGLE_LEVEL = 0.95, 0.1, 1e-3
 
 

@@ -33,8 +33,8 @@ class Link:
     base : function ``features (n, m) -> (n,)``: the base of every sample
     idle : values of features; a feature that has one of these values in all samples has no variance
         to explain
-    scale : function from the number of features that vary, and the mean base of the samples, to the
-        order of magnitude of the leading curvature of the null model
+    scale : function of the number of features that vary and of the mean base of the samples;
+        returns the order of magnitude of the leading curvature of the null model
     identity : whether the linear predictor is the mean; one Newton step is then exact
     """
 

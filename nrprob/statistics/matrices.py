@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _MAX_UNROLLED = 3  # largest number of columns that unrolled code eliminates
-_MAX_SWEEPS = 30  # of `symmetric_eigen`; about 8 are needed
+_MAX_SWEEPS = 30  # largest number of sweeps of `symmetric_eigen`; about 8 are needed
 _MAX_COLUMNS = 16  # largest number of columns of the loop; larger matrices are halved
 
 

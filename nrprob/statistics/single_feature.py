@@ -108,8 +108,9 @@ def single_feature(
     called continuous below. All indicator columns of one column of a table are tested as one
     feature.
 
-    If some columns are continuous, no feature determines all clusters and there are at least three
-    clusters, each cluster is compared with all other clusters together.
+    If some columns are continuous, and no feature determines all of three or more clusters, the
+    function looks for a feature that determines one cluster. Each cluster is then compared with all
+    other clusters together.
 
     If no column is continuous, the shares of several correlated features may exceed 0.7. A feature
     is then returned only if its share is more than twice the second largest share. Single clusters
@@ -120,10 +121,10 @@ def single_feature(
     X : array, sparse matrix or pandas frame of shape (n_samples, n_features)
     labels : (n_samples,) cluster labels
     names : names of the columns of an array
-    indicators : for the name of an indicator column, the tuple (column of the table, value at 0,
-        value at 1); the value at 0 is "" if 0 stands for any other value. By default, columns with
-        names ``column=value`` and boolean columns of a frame
-    scales : for the name of a standardised column, the tuple (mean, standard deviation)
+    indicators : by name of an indicator column, the tuple (column of the table, value at 0, value
+        at 1); the value at 0 is "" if 0 stands for any other value. By default, columns with names
+        ``column=value`` and boolean columns of a frame
+    scales : by name of a standardised column, the tuple (mean, standard deviation)
     """
     clusters, codes = np.unique(labels, return_inverse=True)
     codes = codes.ravel()

@@ -29,7 +29,8 @@ class DistanceLengths:
 
     The length of n samples is w (n log s + r / s) + PC(n). Here r is the sum of the squared
     distances, s is the scale r / n, clipped to bounds, and PC is the parametric complexity of s.
-    Lengths of the clusters are added up, or all samples have one scale and one length.
+    The lengths of the clusters are added. With ``shared``, all samples have one scale and one
+    length instead.
 
     Attributes
     ----------

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 _MAX_UNROLLED = 8  # largest length of an axis whose sum is unrolled
-_FACTORS = 8  # numbers of which one logarithm is computed
+_FACTORS = 8  # number of factors of a product whose logarithm is computed
 _MATMUL_ROWS = 2048  # with more samples, a matrix product is faster than a sum
 
 

@@ -48,11 +48,11 @@ class TableUnits:
 
     Attributes
     ----------
-    indicators : for the name of a binary feature, (column of the table, value at 0, value at 1);
-        its mean is the share of the value at 1
-    scales : for the name of a standardised feature, (mean, standard deviation)
-    logarithms : for the name of a feature log(x + a), (name of the column x, a)
-    symbols : for the name of a column with a unit, the unit
+    indicators : by name of a binary feature, the tuple (column of the table, value at 0, value
+        at 1); the mean of the feature is the share of the value at 1
+    scales : by name of a standardised feature, the tuple (mean, standard deviation)
+    logarithms : by name of a feature log(x + a), the tuple (name of the column x, a)
+    symbols : by name of a column with a unit, the unit
     """
 
     indicators: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class TableUnits:
         return format_numbers(self.restore(name, means))
 
     def describe_means(self, name: str, means: Sequence[float]) -> list[str]:
-        """Format means of a feature with their unit, and say of the first which mean it is."""
+        """Format means of a feature with their unit; the type of mean precedes the first mean."""
         texts = self.format_means(name, means)
         if name in self.indicators:
             return texts

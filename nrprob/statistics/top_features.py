@@ -218,8 +218,8 @@ class _KnownStructure:
     """Regression of blocks of features on known groups, continuous covariates and clusters.
 
     The effects of known structure are fitted together with effects of ``clusters`` (n, k), which
-    are indicators of the clusters. The former therefore do not absorb differences between clusters
-    if cluster shares differ between groups.
+    are indicators of the clusters. Effects of known structure therefore do not absorb differences
+    between clusters if cluster shares differ between groups.
     """
 
     def __init__(self, groups: np.ndarray, measured: np.ndarray | None, clusters: np.ndarray):
