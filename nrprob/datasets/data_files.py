@@ -17,9 +17,11 @@ from nrprob.files import reading
 __all__ = ["DataSet", "data_folder", "download_file", "reading_data", "search_clause"]
 
 
-@dataclass
+@dataclass(repr=False)
 class DataSet:
     """Data set: features of rows, and labelings of the rows.
+
+    The ``repr`` states the name, the shape, and the number of groups of every labeling.
 
     Attributes
     ----------
@@ -31,12 +33,17 @@ class DataSet:
         Names of the features.
     image_shape : tuple of int or None
         Height and width, if a row is an image.
+    name : str
+        Name of the data set; `load` sets it.
 
     Examples
     --------
     >>> import numpy as np
     >>> from nrprob.datasets import DataSet
-    >>> DataSet(np.eye(2), {"half": np.array([0, 1])}).labelings
+    >>> data = DataSet(np.eye(2), {"half": np.array([0, 1])})
+    >>> data
+    <DataSet: X of shape (2, 2); labelings: half (2 groups)>
+    >>> data.labelings
     {'half': array([0, 1])}
     """
 
@@ -44,6 +51,16 @@ class DataSet:
     labelings: dict[str, np.ndarray] = field(default_factory=dict)
     feature_names: list[str] | None = None
     image_shape: tuple[int, int] | None = None
+    name: str = ""
+
+    def __repr__(self) -> str:
+        text = f"X of shape {np.shape(self.X)}"
+        if self.image_shape is not None:
+            text += f" (images of {' x '.join(map(str, self.image_shape))})"
+        sizes = {name: len({*np.asarray(z).tolist()}) for name, z in self.labelings.items()}
+        groups = [f"{name} ({k} group{'s' * (k != 1)})" for name, k in sizes.items()]
+        text += f"; labelings: {', '.join(groups)}" * bool(groups)
+        return f"<{' '.join(filter(None, ['DataSet', self.name]))}: {text}>"
 
 
 def data_folder() -> Path | None:

@@ -125,14 +125,20 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     Examples
     --------
     >>> from nrprob.datasets import load
-    >>> load("iris").X.shape
-    (150, 4)
+    >>> load("iris")
+    <DataSet iris: X of shape (150, 4); labelings: species (3 groups)>
     """
     if not isinstance(name, str) or not name.isprintable():
         raise InputError(
             f"the name of a data set must be a string; got {short_repr(name)}; pass a string, "
             "for example 'iris'"
         )
+    data = _load(name, parameters)
+    data.name = name
+    return data
+
+
+def _load(name: str, parameters: Mapping[str, Any]) -> DataSet:
     if name in SHIPPED:
         _check_parameters(parameters, name)
         return _load_shipped(name)

@@ -63,6 +63,21 @@ def test_sets_that_ship_with_scikit_learn():
     assert load("breast_cancer").feature_names[0] == "mean radius"
 
 
+def test_repr_without_arrays(root):
+    assert repr(load("wine")) == (
+        "<DataSet wine: X of shape (178, 13); labelings: cultivar (3 groups)>"
+    )
+    notes = load("notes", min_df=2)
+    labelings = "kind (3 groups), number (2 groups)"
+    assert repr(notes) == f"<DataSet notes: X of shape (4, 2); labelings: {labelings}>"
+    faces = load("faces")
+    faces.labelings = {"all": np.zeros(4)}
+    assert repr(faces) == (
+        "<DataSet faces: X of shape (4, 6) (images of 3 x 2); labelings: all (1 group)>"
+    )
+    assert repr(datasets.DataSet(np.ones((3, 2)))) == "<DataSet: X of shape (3, 2)>"
+
+
 def test_their_names_win_over_folders(root):
     assert load("wine").X.shape == (178, 13)
 
