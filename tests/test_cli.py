@@ -74,6 +74,7 @@ def test_fit_finds_the_structure_that_is_not_known(invoke, data, tmp_path):
     assert result.exit_code == 0, result.output
     assert "NMI" in result.stdout
     assert str(out / "summary.png") in result.stdout
+    assert "(objective " in result.stdout and " nats" not in result.stdout
     stored = json.loads((out / "result.json").read_text())
     # Neither the known column nor the compared column is a feature.
     assert stored["n_features"] == 10

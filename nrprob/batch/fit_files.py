@@ -28,7 +28,6 @@ from nrprob.batch.report.fit_page import Chapter, write_page
 from nrprob.batch.report.sample_plane import draw_sample_plane
 from nrprob.batch.splits import PARTS
 from nrprob.batch.tables import take_rows
-from nrprob.data.frames import is_frame
 from nrprob.files import make_folder
 from nrprob.successive import Exploration
 
@@ -241,7 +240,7 @@ def _draw_chapter(
     import matplotlib
 
     result, pictures = chapter.run, dict[str, bytes]()
-    if name and (picture := draw_clusters(result, Path(name).suffix[1:])):
+    if name and (picture := draw_clusters(chapter, Path(name).suffix[1:])):
         pictures[name] = picture
         chapter.add_clusters(picture, name)
         if len(chapter.clusters) > 1:
@@ -273,24 +272,24 @@ def _draw_chapter(
     return pictures
 
 
-def draw_clusters(result: FitResult, suffix: str) -> bytes:
-    """Plot the clusters of the first fit; return the content of an image file.
+def draw_clusters(chapter: Chapter, suffix: str) -> bytes:
+    """Plot the clusters of a chapter; return the content of an image file.
 
     ``suffix`` is the format, such as "png". The content is empty if no row has a cluster, or if
     there is neither a second cluster nor another labeling to compare.
     """
     import matplotlib
 
-    from nrprob.plotting import plot_centroids
+    from nrprob.plotting.centroids import draw_centroids
 
+    result = chapter.run
     covariates = ", ".join(result.origin.get("prepared", {}).get("known", []))
     name = result.known[0] if result.known else covariates or "nothing"
     labels = result.fits[0].labels
     # With views, one row of the plot is a combination of their clusters.
-    fitted = labels.reshape(len(labels), -1)[:, 0] >= 0
-    if not fitted.any():
+    if not chapter.fitted.any():
         return b""
-    table, labels = result.table.rows(fitted), combine_views(labels[fitted])
+    table, labels = result.table.rows(chapter.fitted), combine_views(labels[chapter.fitted])
     if not table.labelings and (labels == labels[0]).all():
         return b""
     named = result.fits[0].labels.ndim == 1
@@ -299,16 +298,17 @@ def draw_clusters(result: FitResult, suffix: str) -> bytes:
     # Show at most three further labelings, which fit side by side, with at most 12 groups each.
     others = [key for key, z in labelings.items() if key != name and len(np.unique(z)) <= 12][:3]
     with matplotlib.rc_context(_PLAIN_TEXT):
-        figure = plot_centroids(
-            table.X,
+        figure = draw_centroids(
+            take_rows(chapter.described.X, chapter.fitted),
             result.name_clusters(labels) if named else labels,
             known,
             table.image_shape,
-            None if is_frame(table.X) else table.feature_names,
+            chapter.described.feature_names_,
             labels_name=result.fits[0].title,
             known_name=name,
             others={key: labelings[key] for key in others},
             title=result.title or None,
+            units=chapter.units,
         )
     return _encode_figure(figure, suffix)
 

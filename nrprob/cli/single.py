@@ -35,7 +35,7 @@ def show_fit(run: FitResult) -> None:
         result = (
             f"found {fit.n_clusters} cluster{'s' * (fit.n_clusters != 1)} of {sizes} rows in "
             f"{fit.seconds:.1f} s"
-            + f" (objective {fit.objective:.2f} nats)"
+            + f" (objective {fit.objective:.2f})"
             * (fit.objective == fit.objective)
         )
     print_result(f"{rows} rows, {features} features; {fit.title} {result}")

@@ -176,8 +176,8 @@ class Evidence:
             better = "better than" if self.supports_clusters else "no better than"
             return (
                 f"clusters are {better} {self.null_model_}, the strongest null model: held-out "
-                f"gain {np.mean(self.gain_[self.distinct_]):+.3f} nats per sample ({fits}); no "
-                f"p-value, since {self.withheld_}"
+                f"gain of {np.mean(self.gain_[self.distinct_]):+.3f} in mean log likelihood "
+                f"({fits}); no p-value, since {self.withheld_}"
             )
         p = f"{format_p(self.p_structure_)}; {fits}"
         groups = " per known group" if len(self.group_names_) > 1 else ""

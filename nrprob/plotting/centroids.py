@@ -27,6 +27,7 @@ from nrprob.plotting.layout import (
 from nrprob.plotting.profiles import Side, common_scale, draw_bar, draw_profile, profiles_of
 from nrprob.plotting.style import as_axes, shorten_names, shorten_text, text_extent
 from nrprob.statistics.groups import observed_means
+from nrprob.statistics.table_units import TableUnits
 from nrprob.statistics.top_features import features_in_turn
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def _draw_profiles(axes: np.ndarray, sides: Sequence[Side], features: Sequence[s
     """
     top = common_scale(sides)
     draw_bar(axes[1].figure, top, ax=axes[1])
-    for ax, (_, profiles, names) in zip(axes, sides, strict=True):
-        draw_profile(ax, fit_label_grid(features, names, ax), profiles, top)
+    for ax, side in zip(axes, sides, strict=True):
+        draw_profile(ax, fit_label_grid(features, side.names, ax), side, top)
 
 
 def _finish_axes(
@@ -265,6 +266,32 @@ def plot_centroids(
     >>> plot_centroids(X, [0, 1] * 20, [0, 0, 1, 1] * 10).get_size_inches().shape
     (2,)
     """
+    return draw_centroids(
+        X, labels, known, image_shape, feature_names, axes=axes, labels_name=labels_name,
+        known_name=known_name, others=others, cells=cells, title=title,
+    )  # fmt: skip
+
+
+def draw_centroids(
+    X: Any,
+    labels: Any,
+    known: Any,
+    image_shape: tuple[int, int] | None = None,
+    feature_names: Sequence[str] | None = None,
+    *,
+    axes: Any = None,
+    labels_name: str = "clusters",
+    known_name: str = "groups",
+    others: Mapping[str, Any] | None = None,
+    cells: bool | Literal["auto"] = "auto",
+    title: str | None = None,
+    units: TableUnits | None = None,
+) -> Figure | np.ndarray:
+    """Plot centroids as `plot_centroids` does, on request in the units of a table.
+
+    With ``units``, the cells of the heat map have the means in the units of the table, and names of
+    columns replace names of logarithms. A note below the figure explains both.
+    """
     check_texts(
         labels_name=labels_name, known_name=known_name, title="" if title is None else title
     )
@@ -291,7 +318,7 @@ def plot_centroids(
     cluster_sizes = with_sizes(cluster_names, cluster_codes)
     by_group = observed_means(X, group_codes, n_groups)
     by_cluster = observed_means(X, cluster_codes, n_clusters)
-    heads = (f"known: {known_name}", f"fitted: {labels_name}")
+    heads, note = (f"known: {known_name}", f"fitted: {labels_name}"), ""
 
     if image_shape is not None:
         limits = (min(by_group.min(), by_cluster.min()), max(by_group.max(), by_cluster.max()))
@@ -322,9 +349,11 @@ def plot_centroids(
             )  # fmt: skip
     else:
         centre, spread = _centre_and_spread(X)
+        raw_means = np.vstack([by_group, by_cluster])
         by_group, by_cluster = (
             np.nan_to_num((means - centre) / spread) for means in (by_group, by_cluster)
         )
+        chosen = np.arange(n_features)
         if n_features > _MAX_FEATURES:
             # Show the features with the largest deviations from the mean in each cluster, in turn.
             # For a single cluster, use the deviations in the known groups.
@@ -334,16 +363,35 @@ def plot_centroids(
                 rest = np.setdiff1d(np.arange(n_features), chosen)
                 chosen = np.sort(np.append(chosen, rest[: _MAX_FEATURES - chosen.size]))
             by_group, by_cluster = by_group[:, chosen], by_cluster[:, chosen]
-            names = [names[j] for j in chosen]
             heads = (heads[0], f"{heads[1]} ({_MAX_FEATURES} of {n_features} features)")
-        both = (by_group, by_cluster)
-        sides = [*zip(heads, both, (group_sizes, cluster_sizes), strict=True)]
+        names = [names[j] for j in chosen]
+        texts = np.char.mod("%+.1f", np.round(np.vstack([by_group, by_cluster]), 1) + 0.0)
+        if units is not None:
+            by_feature = zip(names, raw_means[:, chosen].T.tolist(), strict=True)
+            texts = np.array([units.format_means(name, means) for name, means in by_feature]).T
+            starred = [name in units.logarithms for name in names]
+            names = [units.label(x) + "*" * star for x, star in zip(names, starred, strict=True)]
+        sides = [
+            Side(heads[0], by_group, group_sizes, texts[:n_groups]),
+            Side(heads[1], by_cluster, cluster_sizes, texts[n_groups:]),
+        ]
         if panels is not None:
             _draw_profiles(panels[:2], sides, names)
             return _finish_axes(panels, heads, labels, labelings)
         parts = profiles_of(sides, names)
+        if units is not None:
+            note = _note_on_units(any(side.is_numbered for side in sides), any(starred))
     parts += [_contingency_part(labels, labeling, name) for name, labeling in labelings.items()]
-    return compose_figure(parts, _WIDTH, title or "")
+    return compose_figure(parts, _WIDTH, title or "", note)
+
+
+def _note_on_units(has_numbers: bool, has_logarithms: bool) -> str:
+    """Note below heat maps in the units of a table; empty if there is nothing to explain."""
+    lines = ["Numbers are means or shares, in the units of the table."] * has_numbers
+    if has_logarithms:
+        about_means = ", and the numbers are geometric means" * has_numbers
+        lines.append(f"* The colours show logarithms{about_means}.")
+    return "\n".join(lines)
 
 
 def _check_image_shape(shape: Any, n_features: int) -> tuple[int, int]:

@@ -56,10 +56,13 @@ class Part:
     draw: Callable[[Position], None]
 
 
-def compose_figure(parts: Sequence[Part], max_width: float, title: str = "") -> Figure:
+def compose_figure(
+    parts: Sequence[Part], max_width: float, title: str = "", note: str = ""
+) -> Figure:
     """Place parts side by side in a new figure, in rows of at most ``max_width`` inches.
 
-    A part that is wider than ``max_width`` has a row of its own.
+    A part that is wider than ``max_width`` has a row of its own. ``note`` is a text below all
+    parts.
     """
     import matplotlib.pyplot as plt
 
@@ -69,10 +72,12 @@ def compose_figure(parts: Sequence[Part], max_width: float, title: str = "") -> 
             lines.append([])
         lines[-1].append(part)
     head, head_size = text_extent(title, 13)
-    width = max(head, *map(_line_width, lines)) + 2 * _MARGIN
+    foot, foot_size = text_extent(note, 9)
+    width = max(head, foot, *map(_line_width, lines)) + 2 * _MARGIN
     heights = [max(part.height for part in line) for line in lines]
     top = _MARGIN + (head_size + 0.1 if title else 0)
-    height = top + sum(heights) + _GAP * (len(lines) - 1) + _MARGIN
+    bottom = top + sum(heights) + _GAP * (len(lines) - 1) + (0.1 if note else 0)
+    height = bottom + foot_size + _MARGIN
     # All positions are fixed, so no layout engine is needed.
     figure = plt.figure(figsize=(width, height), layout="none")
     if title:
@@ -83,6 +88,8 @@ def compose_figure(parts: Sequence[Part], max_width: float, title: str = "") -> 
             part.draw(Position(figure, left, top))
             left += part.width + _GAP
         top += tall + _GAP
+    if note:
+        Position(figure, 0, 0).add_text(note, width / 2, bottom, fontsize=9)
     return figure
 
 

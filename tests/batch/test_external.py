@@ -198,7 +198,7 @@ def test_a_single_run(spec, tmp_path):
     )
     said = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "out")])
     assert said.exit_code == 0, said.output
-    assert "nats" not in said.output
+    assert "objective" not in said.output
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["objective"] is None and result["method"] == "sklearn.cluster.KMeans"
     text = page_of(tmp_path / "out" / "report.html").text

@@ -132,7 +132,7 @@ class Chapter:
         ``picture`` is the content of the file, and ``name`` its name.
         """
         groups = f"the groups of {self.run.known[0]}" if self.run.known else "all rows"
-        unit = "profiles, in standard deviations from the mean"
+        unit = "colours, in standard deviations from the mean"
         unit = "images" if self.run.table.image_shape else unit
         caption = (
             f"First, means of {groups} and of the clusters as {unit}; then, the number of rows of "

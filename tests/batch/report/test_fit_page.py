@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse
 from pages import page_of
 
-from nrprob import CCIB, plotting
+from nrprob import CCIB
 from nrprob.batch import fit_files
 from nrprob.batch.fit_result import FitResult, check_clusters, exploration_results
 from nrprob.batch.fits import Fit
@@ -20,7 +20,7 @@ from nrprob.batch.report import fit_page, fit_summary, template
 from nrprob.batch.report.fit_page import Chapter
 from nrprob.batch.tables import Table
 from nrprob.evidence.record import Evidence
-from nrprob.plotting import plot_centroids
+from nrprob.plotting import centroids, plot_centroids
 from nrprob.statistics import top_features
 from nrprob.statistics.table_units import TableUnits, format_numbers
 
@@ -357,6 +357,41 @@ def test_logarithms_are_shown_in_the_units_of_the_table(drawn, tmp_path):
     assert "logarithm" not in page_of(tmp_path / "page.html").text
 
 
+@pytest.mark.parametrize("has_logarithms", [True, False])
+def test_picture_has_the_units_of_the_table(drawn, monkeypatch, has_logarithms):
+    _, known, _, sought = drawn
+    rng = np.random.default_rng(0)
+    money = np.exp(6 + 2 * (sought == 2) + rng.normal(size=90))
+    is_new = rng.random(90) < 0.4
+    X = np.column_stack([np.log(money) if has_logarithms else money, is_new])
+    run = make(X, sought, known, origin={"prepared": {"units": {"Umsatz": "€"}}})
+    run.table.feature_names = ["log(Umsatz)" if has_logarithms else "Umsatz", "new"]
+    if has_logarithms:
+        run.origin["prepared"]["logarithms"] = {"log(Umsatz)": ("Umsatz", 0.0)}
+    figures = []
+    monkeypatch.setattr(fit_files, "_encode_figure", lambda figure, kind: figures.append(figure))
+    fit_files.draw_clusters(Chapter(run), "png")
+    by_group, by_cluster = figures[0].axes[:2]
+    means = [
+        np.exp(np.log(money[rows]).mean()) if has_logarithms else money[rows].mean()
+        for rows in [*(known == g for g in range(3)), *(sought == c for c in range(3))]
+    ]
+    shares = [f"{100 * is_new[sought == c].mean():.0f} %" for c in range(3)]
+    texts = [text.get_text() for ax in (by_group, by_cluster) for text in ax.texts]
+    assert texts[0:6:2] + texts[6::2] == format_numbers(means)
+    assert texts[7::2] == shares
+    labels = [tick.get_text() for tick in by_cluster.get_yticklabels()]
+    assert labels == ["Umsatz [€]*" if has_logarithms else "Umsatz [€]", "new"]
+    # The colours compare features, so that they stay in standard deviations.
+    Z = (X - X.mean(0)) / X.std(0)
+    expected = [Z[sought == c].mean(0) for c in range(3)]
+    np.testing.assert_allclose(by_cluster.images[0].get_array().T, expected)
+    notes = " ".join(text.get_text() for text in figures[0].texts)
+    assert "Numbers are means or shares, in the units of the table." in notes
+    assert ("* The colours show logarithms" in notes) == has_logarithms
+    plt.close(figures[0])
+
+
 def test_means_of_binary_columns_are_shares(drawn):
     _, known, _, sought = drawn
     rng = np.random.default_rng(0)
@@ -427,17 +462,18 @@ def test_names_that_the_font_lacks_or_that_are_long_warn_of_nothing(drawn):
     sites = [f"Experiment_2010_site_Freiburg_batch_number_{i}" for i in range(12)]
     more = {"地": np.array(["甲", "乙", "丙"])[known], "site": np.array(sites)[np.arange(90) % 12]}
     run.table.labelings |= more
-    assert len(fit_files.draw_clusters(run, "png")) > 10_000
+    assert len(fit_files.draw_clusters(Chapter(run), "png")) > 10_000
 
 
 @pytest.mark.parametrize("known", [["age", "dose"], []])
 def test_the_picture_says_what_is_known_where_it_is_no_labeling(drawn, monkeypatch, known):
     X, _, age, sought = drawn
     said = {}
-    monkeypatch.setattr(plotting, "plot_centroids", lambda *args, **given: said.update(given))
+    monkeypatch.setattr(centroids, "draw_centroids", lambda *args, **given: said.update(given))
     monkeypatch.setattr(fit_files, "_encode_figure", lambda figure, kind: b"")
     origin = {"prepared": {"known": known}}
-    fit_files.draw_clusters(make(X, sought, measured=np.c_[age, age], origin=origin), "png")
+    run = make(X, sought, measured=np.c_[age, age], origin=origin)
+    fit_files.draw_clusters(Chapter(run), "png")
     assert said["known_name"] == ("age, dose" if known else "nothing")
 
 
@@ -468,7 +504,7 @@ def test_what_scrolls_and_pictures_have_names_of_their_own(drawn, tmp_path):
         run = make(X, sought, known)
         run.title = f"clustering {number}"
         chapters.append(Chapter(run))
-        chapters[-1].add_clusters(fit_files.draw_clusters(run, "png"), "summary.png")
+        chapters[-1].add_clusters(fit_files.draw_clusters(chapters[-1], "png"), "summary.png")
     path = tmp_path / "report.html"
     path.write_text(fit_page.write_page(chapters), "utf-8")
     text = path.read_text(encoding="utf-8")
@@ -636,7 +672,7 @@ def test_the_page_has_the_posterior_of_the_number_of_clusters(drawn, tmp_path):
     )
     assert fit.posterior_in_words == f"n{text}"
     assert Chapter(run).answer == ["The point estimate is one group.", f"N{text}."]
-    assert fit_files.draw_clusters(run, "png") == b""
+    assert fit_files.draw_clusters(Chapter(run), "png") == b""
     (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run)]), "utf-8")
     words = " ".join(page_of(tmp_path / "page.html").text.split())
     assert "Memberships are averages over the draws" in words and "into 1 cluster." in words
@@ -783,7 +819,7 @@ def test_pictures_name_no_discriminants(drawn, monkeypatch):
     figures = []
     monkeypatch.setattr(plt, "close", figures.append)
     monkeypatch.setattr(fit_files, "_encode_figure", lambda figure, kind: figures.append(figure))
-    monkeypatch.setattr(fit_files, "draw_clusters", lambda run, kind: b"picture")
+    monkeypatch.setattr(fit_files, "draw_clusters", lambda chapter, kind: b"picture")
     score = np.where(np.arange(200) == 3, np.nan, np.arange(200) % 7.0)
     monkeypatch.setattr(Chapter, "add_evidence", lambda chapter, picture: None)
     test = replace(test_result(0.01, 0.5), discriminant_score_=score)

@@ -271,7 +271,7 @@ def chapter(n_clusters, title=""):
     ]  # fmt: skip
     run = FitResult(title, Table(X, names, labelings), ["site"], fits)
     page_part = Chapter(run)
-    page_part.add_clusters(fit_files.draw_clusters(run, "png"), "summary.png")
+    page_part.add_clusters(fit_files.draw_clusters(page_part, "png"), "summary.png")
     return page_part
 
 
