@@ -25,6 +25,7 @@ from nrprob.evidence.low_density_gap import (
 )
 from nrprob.evidence.null_model import NullModel, inverse_root, standard_log_density
 from nrprob.evidence.p_values import mixed_gain
+from nrprob.evidence.pair_gaps import PairCounts, count_between_pairs
 from nrprob.statistics.groups import cross_table
 
 # Null models, which clusters have to beat. The first two always apply; the others apply if clusters
@@ -83,6 +84,7 @@ class CrossFit:
     gap_width : mean width of the gap over folds, in the units of ``score``
     gap_cluster : the cluster of the scores, as in ``labels``; None without scores
     n_clusters : for every fold, the number of clusters
+    between : for every fold, numbers of held-out samples about the gap of every pair of clusters
     """
 
     gain: dict[str, np.ndarray]
@@ -93,6 +95,7 @@ class CrossFit:
     gap_width: float
     gap_cluster: int | None
     n_clusters: list[int]
+    between: list[PairCounts]
 
 
 def assign_folds(codes: np.ndarray, n_folds: int, random: np.random.RandomState) -> np.ndarray:
@@ -113,6 +116,7 @@ def cross_fit(
     random: np.random.RandomState,
     advance: Callable[[], None] = lambda: None,
     reference: np.ndarray | None = None,
+    count_pairs: bool = True,
 ) -> CrossFit:
     """Cross-fit one split: for every fold, fit to all other folds, and evaluate the fold.
 
@@ -126,6 +130,7 @@ def cross_fit(
     advance : function that is called after every fold
     reference : (n,) labels, from 0 on, of a fit to all samples. The clusters of every fold are
         matched to these labels. Without a reference, they are matched to the first fold.
+    count_pairs : whether to count samples about the gaps of all pairs of clusters
     """
     n = len(groups)
     labels, score = np.empty(n, int), np.full(n, np.nan)
@@ -133,6 +138,7 @@ def cross_fit(
     gains: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
     counts, widths, n_clusters = [], [], []
     pairs: list[np.ndarray] = []
+    between: list[PairCounts] = []
     for f in range(fold.max() + 1):
         train, test = split_fold(fold, f, groups)
         fit = fit_fold(train, test, random.randint(2**31 - 1))
@@ -159,6 +165,8 @@ def cross_fit(
             continue
         counts.append(candidate.count_samples(y[test], groups[test]))
         pairs.append(count_near_pairs(y[train], candidate, groups[train]))
+        if count_pairs:
+            between.append(count_between_pairs(y, shown, groups, train, test))
         # Scores for the plot. All folds use the direction to the best cluster of the first fold.
         plotted = choose_candidate(y[train], shown[train], groups[train], plotted_cluster)
         if plotted is None:
@@ -168,7 +176,9 @@ def cross_fit(
         widths.append(plotted.edges[2] - plotted.edges[1])
     gap_width = float(np.mean(widths)) if widths else 0.0
     gain = _join_gains(gains, n)
-    return CrossFit(gain, labels, score, counts, pairs, gap_width, plotted_cluster, n_clusters)
+    return CrossFit(
+        gain, labels, score, counts, pairs, gap_width, plotted_cluster, n_clusters, between
+    )
 
 
 def _join_gains(

@@ -113,15 +113,11 @@ def choose_candidate(
     GapCandidate, or None for fewer than two clusters, or if the centres of the clusters agree.
     """
     clusters, labels = np.unique(labels, return_inverse=True)
-    n, k = len(y), clusters.size
+    k = clusters.size
     if k < 2:
         return None
-    # Covariance within clusters, with a ridge.
+    centres, within = covariance_within(y, labels)
     membership = np.eye(k)[labels]
-    size = membership.sum(0)
-    centres = membership.T @ y / size[:, None]
-    within = (y.T @ y - (centres.T * size) @ centres) / n
-    within += _RIDGE * np.trace(within) / len(within) * np.eye(len(within))
     sizes_by_group = group_sums(membership, codes)
     best_excess, best = -math.inf, None
     # With two clusters, the two directions differ in sign only: one is enough.
@@ -135,20 +131,57 @@ def choose_candidate(
         if not length > 0:
             continue
         direction /= length
-        # Observed and expected counts per bin and known group, with the two tails left out.
         score = y @ direction
-        low, high = np.quantile(score, _QUANTILES)
-        edges = np.linspace(low, high, _N_BINS + 1)
-        probability = np.diff(stats.norm.cdf(edges - (centres @ direction)[:, None]), axis=1)
-        expected = sizes_by_group @ probability
-        shape = len(sizes_by_group), _N_BINS + 2
-        observed = cross_table(codes, np.searchsorted(edges, score), shape)[:, 1:-1]
-        counts = (1 - _MODEL_WEIGHT) * observed + _MODEL_WEIGHT * expected
-        excess, ends = _best_intervals(counts)
+        excess, edges = choose_intervals(score, codes, centres @ direction, sizes_by_group, score)
         if excess > best_excess:
             best_excess = excess
-            best = GapCandidate(int(clusters[j]), direction, edges[list(ends)])
+            best = GapCandidate(int(clusters[j]), direction, edges)
     return best
+
+
+def covariance_within(y: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the centres (k, p) of the clusters, and the covariance (p, p) within clusters.
+
+    The covariance has a ridge. ``labels`` (n,) are the clusters, from 0 to k - 1, without gaps.
+    """
+    membership = np.eye(labels.max() + 1)[labels]
+    size = membership.sum(0)
+    centres = membership.T @ y / size[:, None]
+    within = (y.T @ y - (centres.T * size) @ centres) / len(y)
+    within += _RIDGE * np.trace(within) / len(within) * np.eye(len(within))
+    return centres, within
+
+
+def choose_intervals(
+    score: np.ndarray,
+    codes: np.ndarray,
+    centres: np.ndarray,
+    sizes: np.ndarray,
+    spanning: np.ndarray,
+) -> tuple[float, np.ndarray]:
+    """Choose the gap and its sides along a direction; see `choose_candidate`.
+
+    Parameters
+    ----------
+    score : (n,) scores of training samples along the direction
+    codes : (n,) known group of every sample
+    centres : (k,) scores of the centres of the clusters, which have unit variance
+    sizes : (groups, k) number of samples of every cluster in every known group
+    spanning : scores whose quantiles are the ends of the bins
+
+    Returns
+    -------
+    The standardised excess of samples on the sides, and the four ends of the intervals.
+    """
+    # Observed and expected counts per bin and known group, with the two tails left out.
+    low, high = np.quantile(spanning, _QUANTILES)
+    edges = np.linspace(low, high, _N_BINS + 1)
+    probability = np.diff(stats.norm.cdf(edges - centres[:, None]), axis=1)
+    expected = sizes @ probability
+    shape = len(sizes), _N_BINS + 2
+    observed = cross_table(codes, np.searchsorted(edges, score), shape)[:, 1:-1]
+    excess, ends = _best_intervals((1 - _MODEL_WEIGHT) * observed + _MODEL_WEIGHT * expected)
+    return excess, edges[list(ends)]
 
 
 def _best_intervals(counts: np.ndarray) -> tuple[float, tuple[int, ...]]:

@@ -61,6 +61,11 @@ class Evidence:
     gap_cluster_ : int or None
         Cluster that ``discriminant_score_`` compares with the others. It shows the strongest
         indication of a gap among the training samples of the first fold. None without scores.
+    density_between_ : ndarray of shape (n_clusters, n_clusters) or None
+        Held-out density in the gap between two clusters, divided by the density on the less
+        populated side, in the first split. Values near 0 indicate a gap, and values of 1 or more
+        none. The value is descriptive and has no p-value. NaN on the diagonal, and for pairs with
+        fewer than ten samples about the gap. None for two clusters, and if values are discrete.
     gap_counts_ : ndarray of shape (n_splits, n_folds, 3)
         Three numbers per fold. The first is the number of distinct held-out samples on the less
         populated side of the gap, summed over known groups. The second is the number of distinct
@@ -121,6 +126,7 @@ class Evidence:
     withheld_: str = ""
     gain_by_null_model_: dict[str, float] = field(default_factory=dict)
     gap_cluster_: int | None = None
+    density_between_: np.ndarray | None = None
 
     @property
     def supports_clusters(self) -> bool:

@@ -12,6 +12,7 @@ from nrprob.evidence.held_out import NULL_MODELS, assign_folds, cross_fit
 from nrprob.evidence.inputs import as_density_estimator, labels_of_fit
 from nrprob.evidence.low_density_gap import combined_p_value, has_discrete_values
 from nrprob.evidence.p_values import one_sided_t_test
+from nrprob.evidence.pair_gaps import density_between_pairs
 from nrprob.evidence.progress import progress_bar
 from nrprob.evidence.record import Evidence
 from nrprob.settings import few_threads
@@ -250,9 +251,15 @@ def test(
     with few_threads(len(groups)), bar as advance:
         splits = [
             cross_fit(
-                fits, groups, assign_folds(groups, n_folds, random), random, advance, reference
+                fits,
+                groups,
+                assign_folds(groups, n_folds, random),
+                random,
+                advance,
+                reference,
+                count_pairs=s == 0,
             )
-            for _ in range(n_splits)
+            for s in range(n_splits)
         ]
     # Intersection-union test: the largest p-value of all null models.
     null_models = max((split.gain for split in splits), key=len)
@@ -277,13 +284,15 @@ def test(
     if fit_labels is not None and gap_cluster is not None:
         gap_cluster = int(fit_labels[gap_cluster])
     withheld = fits.why_unmeasured
+    # Labels agree between the folds of a split, but not between splits.
+    between = None if discrete else density_between_pairs(first.between, fit_labels)
     return Evidence(
         None if withheld else p, None if withheld else p_gap, t, gains[best_null][copies.set_index],
         best_null, {} if withheld else p_by_null, labels[copies.set_index],
         first.score[copies.set_index], first.gap_width, np.array(counts),
         n_clusters=int(np.bincount(n_clusters).argmax()), withheld_=withheld,
         gain_by_null_model_={name: float(gain.mean()) for name, gain in gains.items()},
-        gap_cluster_=gap_cluster, **description,
+        gap_cluster_=gap_cluster, density_between_=between, **description,
     )  # fmt: skip
 
 

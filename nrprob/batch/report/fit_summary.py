@@ -63,7 +63,7 @@ def describe_gap(test: Evidence, title_cluster: Callable[[int], str]) -> str:
         compared = (
             f"The axis is the direction that separates {title} from all other clusters. In the "
             f"rows that determine the axis, {title} has the clearest gap. Gaps between the other "
-            "clusters are neither shown nor tested."
+            "clusters are not tested."
         )
     if test.p_gap_ is None:
         tested = "No test of this gap was made, so the gap may be due to chance."

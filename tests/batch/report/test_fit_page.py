@@ -357,6 +357,19 @@ def test_logarithms_are_shown_in_the_units_of_the_table(drawn, tmp_path):
     assert "logarithm" not in page_of(tmp_path / "page.html").text
 
 
+@pytest.mark.parametrize("n_clusters", [2, 3])
+def test_page_shows_the_density_between_all_pairs(drawn, tmp_path, n_clusters):
+    X, known, _, sought = drawn
+    run = make(X, np.minimum(sought, n_clusters - 1), known, cluster_names=["low", "mid", "high"])
+    density = np.array([[np.nan, 0.126, np.nan], [0.126, np.nan, 1.5], [np.nan, 1.5, np.nan]])
+    test = replace(test_result(0.01, 0.2), density_between_=density)
+    (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run, test)]), "utf-8")
+    page = page_of(tmp_path / "page.html")
+    rows = {tuple(cells) for cells in page.cells}
+    expected = {("low", "", "0.13", "–"), ("mid", "0.13", "", "1.50"), ("high", "–", "1.50", "")}
+    assert (expected <= rows) == ("no gap between them" in page.text) == (n_clusters == 3)
+
+
 @pytest.mark.parametrize("has_logarithms", [True, False])
 def test_picture_has_the_units_of_the_table(drawn, monkeypatch, has_logarithms):
     _, known, _, sought = drawn
@@ -810,7 +823,7 @@ def test_the_plot_of_a_gap_says_what_it_compares(p_gap, withheld, said):
     test = replace(test, labels_=np.arange(200) % 3, gap_cluster_=1, discriminant_score_=score)
     text = fit_summary.describe_gap(test, ["A", "Big", "C"].__getitem__)
     assert "separates Big from all other clusters" in text and text.endswith(said)
-    assert "Gaps between the other clusters are neither shown nor tested." in text
+    assert "Gaps between the other clusters are not tested." in text
     assert "Rows with missing values have no position." in text
 
 
