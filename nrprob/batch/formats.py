@@ -25,7 +25,7 @@ from nrprob.exceptions import InputError
 from nrprob.files import reading
 
 __all__ = [
-    "EVIDENCE", "LABELS", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "SUMMARY",
+    "ANNOTATED", "EVIDENCE", "LABELS", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "SUMMARY",
     "check_file", "column_names", "is_fit_folder", "is_table", "npz_names", "read_records",
     "reading_hint", "require_columns", "require_part", "results_in", "with_labelings", "write_csv",
 ]  # fmt: skip
@@ -36,6 +36,7 @@ SUMMARY = "result.json"
 RESULTS = (LABELS, SUMMARY, PAGE)  # files of a clustering, without plots
 PICTURE = "summary.png"
 EVIDENCE = "evidence.png"
+ANNOTATED = "labels.h5ad"  # the data with the clusters in obs, on request
 PLAN = "plan.json"  # the plan of a model file, in every folder of a run
 MAX_RECORDS = 2**22  # bytes of a file of records
 MANIFEST = "manifest.json"  # digests of the files of a run
@@ -77,7 +78,7 @@ def results_in(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     pictures = sorted(path for path in folder.iterdir() if _PICTURES.fullmatch(path.name))
-    named = [*(folder / name for name in RESULTS), *pictures]
+    named = [*(folder / name for name in (*RESULTS, ANNOTATED)), *pictures]
     return [path for path in named if path.is_file()]
 
 

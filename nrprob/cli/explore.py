@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
+from nrprob.cli.annotated_file import WriteH5ad, check_annotated_file, write_annotated_file
 from nrprob.cli.cluster_names import parse_cluster_names, report_names, require_all_names
 from nrprob.cli.data import check_groups, has_text_or_missing, load_data, refuse_covariates
 from nrprob.cli.options import (
@@ -120,6 +121,7 @@ def explore(
         ),
     ] = None,
     plot: Annotated[bool, Option(help="Draw plots.")] = True,
+    write_h5ad: WriteH5ad = False,
     test: Test = False,
     alpha: Alpha = None,
 ) -> None:
@@ -144,6 +146,7 @@ def explore(
         standardize, missing, id, parse_reading(sep, decimal, encoding, na_values, sheet),
     )  # fmt: skip
     # Read the data, and check that `explore` can cluster them.
+    check_annotated_file(data, write_h5ad, out, force)
     output = find_output(out, force, RESULTS)
     with show_spinner(f"reading {data.name}"):
         loaded = load_data(options)
@@ -185,6 +188,8 @@ def explore(
             )
         with show_spinner("writing the results"):
             files = save_exploration(result, runs, folder, plot)
+            if write_h5ad:
+                files += write_annotated_file(data, folder, result, loaded, cluster_names)
             remove_others(folder, files)
     if len(cluster_names) > len(runs):
         print_warning(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Exit, Option
 
 from nrprob.cli import validation
+from nrprob.cli.annotated_file import WriteH5ad, check_annotated_file, write_annotated_file
 from nrprob.cli.cluster_names import parse_cluster_names, report_names, require_all_names
 from nrprob.cli.data import check_groups, check_sparse, load_data, refuse_covariates
 from nrprob.cli.options import (
@@ -116,6 +117,7 @@ def fit(
         ),
     ] = None,
     plot: Annotated[bool, Option(help="Draw summary.png.")] = True,
+    write_h5ad: WriteH5ad = False,
     test: Test = False,
     alpha: Alpha = None,
 ) -> None:
@@ -152,6 +154,7 @@ def fit(
         data, columns_of, columns, drop, categorical, ordered, feature_names, part, log,
         standardize, missing, id, parse_reading(sep, decimal, encoding, na_values, sheet),
     )  # fmt: skip
+    check_annotated_file(data, write_h5ad, out, force)
     picture = PICTURE if plot else None
     output = find_output(out, force, [*RESULTS, *[PICTURE] * plot, *[EVIDENCE] * (plot and test)])
     # From here on, classes of estimators are imported.
@@ -244,6 +247,10 @@ def fit(
         fitted.warnings = list(dict.fromkeys(map(in_options, messages)))
         with show_spinner("writing the results"):
             fit_files.save_fit(result, folder, picture)
+            if write_h5ad:
+                result.files += write_annotated_file(
+                    data, folder, estimator, loaded, [cluster_names]
+                )
             remove_others(folder, result.files)
     report_names(cluster_names, fitted.n_clusters)
     show_fit(result)

@@ -15,7 +15,10 @@ from typer import Option
 from nrprob.cli.terminal import print_note
 from nrprob.exceptions import InputError
 
-__all__ = ["Force", "Out", "OutputFolder", "find_output", "remove_others", "require_model_folder"]
+__all__ = [
+    "DEFAULT_FOLDER", "Force", "Out", "OutputFolder", "find_output", "remove_others",
+    "require_model_folder",
+]  # fmt: skip
 
 Out = Annotated[
     Path | None,
@@ -23,7 +26,7 @@ Out = Annotated[
 ]
 Force = Annotated[bool, Option("--force", help="Overwrite existing results in the output folder.")]
 
-_DEFAULT = Path("results")
+DEFAULT_FOLDER = Path("results")
 
 
 @dataclass
@@ -52,7 +55,7 @@ class OutputFolder:
         """
         from nrprob.files import claimed
 
-        folder, why = self.out or _DEFAULT, ""
+        folder, why = self.out or DEFAULT_FOLDER, ""
         with contextlib.ExitStack() as stack:
             if not stack.enter_context(claimed(folder)):
                 if self.out is not None:
@@ -69,7 +72,7 @@ class OutputFolder:
                 folder = stack.enter_context(_create_folder())
             yield folder
         if why:
-            print_note(f"{_DEFAULT} {why}; the new results go to {folder}")
+            print_note(f"{DEFAULT_FOLDER} {why}; the new results go to {folder}")
 
 
 def find_output(out: Path | None, force: bool, names: Collection[str]) -> OutputFolder:
@@ -89,7 +92,7 @@ def find_output(out: Path | None, force: bool, names: Collection[str]) -> Output
     from nrprob.files import try_write
 
     _refuse_existing(out, force)
-    folder = out or _DEFAULT
+    folder = out or DEFAULT_FOLDER
     for name in names:
         # If the default folder has results, `claim_folder` makes another folder next to it.
         try_write(Path(name) if out is None and has_results(folder, force) else folder / name)
@@ -155,7 +158,7 @@ def remove_others(folder: Path, written: Collection[Path]) -> None:
 @contextlib.contextmanager
 def _create_folder() -> Iterator[Path]:
     """Create a folder named after the current time; yield it, and remove it if it stays empty."""
-    stem = f"{_DEFAULT}-{time.strftime('%Y-%m-%d-%H%M%S')}"
+    stem = f"{DEFAULT_FOLDER}-{time.strftime('%Y-%m-%d-%H%M%S')}"
     for name in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))):
         folder = Path(name)
         with contextlib.suppress(FileExistsError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -277,29 +277,55 @@ def annotate(
             f"model must be fitted to the rows of adata; got a fit of {len(labels)} rows for "
             f"{adata.n_obs} rows; pass the data of the fit"
         )
+    adata = adata.copy() if copy else adata
+    annotate_rows(adata, model, np.arange(adata.n_obs), key_added)
+    return adata if copy else None
+
+
+def annotate_rows(
+    adata: Any,
+    model: Any,
+    rows: np.ndarray,
+    key_added: str = "nrprob",
+    names: Sequence[Sequence[str]] = (),
+) -> None:
+    """Write the results of a fit to some rows into annotated data, as `annotate` does.
+
+    Parameters
+    ----------
+    adata : annotated data, which the function changes
+    model : fitted estimator or Exploration
+    rows : indices of the fitted rows of ``adata``; other rows have no cluster
+    key_added : name of the entries
+    names : for every clustering, names of its clusters as categories; by default numbers
+    """
     import pandas as pd
 
+    from nrprob import __version__
+
+    labels = np.asarray(model.labels_)
     columns = {key_added: labels}
     if labels.ndim > 1:
         columns = {f"{key_added}_{r}": column for r, column in enumerate(labels.T, 1)}
-    earlier = _check_free(adata, key_added, list(columns))
-    adata = adata.copy() if copy else adata
-    for where, name in earlier:
+    for where, name in _check_free(adata, key_added, list(columns)):
         if name in getattr(adata, where):
             del getattr(adata, where)[name]
-    for name, column in columns.items():
-        names = [str(cluster) for cluster in range(int(column.max(initial=-1)) + 1)]
-        adata.obs[name] = pd.Categorical.from_codes(np.maximum(column, -1), names)
+    for r, (name, column) in enumerate(columns.items()):
+        codes = np.full(adata.n_obs, -1)
+        codes[rows] = np.maximum(column, -1)
+        default = [str(cluster) for cluster in range(int(codes.max(initial=-1)) + 1)]
+        titles = [*names[r], *default[len(names[r]) :]] if r < len(names) else default
+        adata.obs[name] = pd.Categorical.from_codes(codes, titles)
     entries = {"obs": np.array(list(columns))}
     membership = getattr(model, "membership_", None)
     if isinstance(membership, np.ndarray) and len(membership) == len(labels):
         name = f"{key_added}_membership"
+        if len(rows) < adata.n_obs:
+            fitted, membership = membership, np.full((adata.n_obs, membership.shape[1]), np.nan)
+            membership[rows] = fitted
         adata.obsm[name], entries["obsm"] = membership, np.array([name])
-    from nrprob import __version__
-
     description = _describe_model(model)
     adata.uns[key_added] = {"version": __version__, "entries": entries, **description}
-    return adata if copy else None
 
 
 def _check_free(adata: Any, key: Any, columns: list[str]) -> list[tuple[str, str]]:

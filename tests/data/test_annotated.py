@@ -314,6 +314,67 @@ def invoke(cells, tmp_path, monkeypatch):
     return fit
 
 
+@pytest.mark.parametrize("missing", ["drop", "keep"])
+def test_clusters_are_written_to_obs(cells, invoke, tmp_path, missing):
+    known = ["--known", "batch", "--missing", "drop"] if missing == "drop" else []
+    options = [*known, "--obsm", "X_pca", "--names", "low,high", "--k", "2", "--write-h5ad"]
+    labels, _ = invoke(*options)
+    path = tmp_path / "out" / "labels.h5ad"
+    written, source = (anndata.read_h5ad(p) for p in (path, tmp_path / "cells.h5ad"))
+    np.testing.assert_array_equal(written.X.toarray(), source.X.toarray())
+    pd.testing.assert_frame_equal(written.obs[source.obs.columns], source.obs)
+    clusters = written.obs["nrprob"]
+    assert clusters.cat.categories.tolist() == ["low", "high"]
+    by_name = labels.set_index("row")["cluster_name"]
+    assert len(by_name) == (59 if missing == "drop" else 60)
+    assert clusters.dropna().to_dict() == by_name.to_dict()
+    membership = written.obsm["nrprob_membership"]
+    np.testing.assert_array_equal(np.isnan(membership).any(1), clusters.isna())
+    np.testing.assert_allclose(
+        np.nanmax(membership[clusters.notna()], axis=1), labels["membership"], atol=1e-6
+    )
+    assert written.uns["nrprob"]["method"] == "ConditionalMixture"
+    # A later fit without the option removes the file, which has other clusters.
+    invoke(*options[:-1])
+    assert not path.exists()
+
+
+def test_clusterings_are_written_to_obs(cells, invoke, tmp_path):
+    invoke("--obsm", "X_pca", "--k", "2")  # writes cells.h5ad and the output folder
+    arguments = ["explore", str(tmp_path / "cells.h5ad"), "--obsm", "X_pca", "--n-clusterings", "2"]
+    out = ["--write-h5ad", "--no-plot", "--out", str(tmp_path / "second")]
+    done = CliRunner().invoke(app, [*arguments, *out])
+    assert done.exit_code == 0, done.output
+    assert "second/labels.h5ad" in done.stdout.replace("\n", "")
+    obs = anndata.read_h5ad(tmp_path / "second" / "labels.h5ad").obs
+    labels = pd.read_csv(tmp_path / "second" / "labels.csv")
+    for r in (1, 2):
+        assert obs[f"nrprob_{r}"].astype(int).tolist() == labels[f"clustering_{r}"].tolist()
+
+
+def test_entries_of_the_user_are_not_overwritten(cells, invoke, tmp_path):
+    cells.obs["nrprob"] = "mine"
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+    _, result = invoke("--obsm", "X_pca", "--write-h5ad")
+    assert result["n_clusters"] == 2
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [
+        "labels.csv", "report.html", "result.json"
+    ]  # fmt: skip
+
+
+def test_files_that_cannot_be_annotated(invoke, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n1,2\n3,4\n")
+    done = CliRunner().invoke(app, ["fit", str(table), "--write-h5ad", "--out", str(tmp_path)])
+    assert done.exit_code == 2 and "--write-h5ad needs an H5AD file; got" in done.stderr
+    invoke("--obsm", "X_pca", "--write-h5ad")
+    file = tmp_path / "out" / "labels.h5ad"
+    options = ["--obsm", "X_pca", "--force", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["fit", str(file), *options])
+    assert done.exit_code == 2 and "the data file is a result in the output folder" in done.stderr
+    assert file.exists()
+
+
 def test_cells_at_the_command_line(cells, invoke):
     drop = ["--known", "batch", "--missing", "drop"]
     labels, told = invoke(*drop, "--layer", "counts", "--method", "ccib", "--drop", "d")
