@@ -168,6 +168,7 @@ def make_launch(
     current : (m,) current clusters of the members, for a merge
     """
     y, weight, n = sides.coordinates(), sides.weight, real.sum()
+    sequential = u[4] < _SEQUENTIAL_SHARE * jnp.minimum(1, _SEQUENTIAL_MEMBERS / jnp.maximum(n, 1))
 
     def reassign(side: jax.Array, new: jax.Array) -> jax.Array:
         # If one side would be empty, all members keep their sides.
@@ -180,7 +181,9 @@ def make_launch(
     total = jnp.cumsum(weight * jnp.square(y - first).sum(1))
     second = y[jnp.minimum((total <= u[1] * total[-1]).sum(), len(y) - 1)]
 
-    # 2. Passes of 2-means.
+    # 2. Passes of 2-means. Sequential launches have no passes of steps 2 and 3.
+    n_lloyd, n_em = (jnp.where(sequential, 0, count) for count in (N_LLOYD, N_EM))
+
     def nearest(means):
         return ((y - 0.5 * means.sum(0)) * (means[1] - means[0])).sum(1) > 0
 
@@ -191,18 +194,17 @@ def make_launch(
 
     side = nearest(jnp.stack([first, second])) & real
     valid = side.any() & (~side & real).any()
-    side = jax.lax.fori_loop(0, N_LLOYD, pass_lloyd, side)
+    side = jax.lax.fori_loop(0, n_lloyd, pass_lloyd, side)
 
     # 3. Hard assignments to the side with the larger predictive probability.
     def pass_em(_, carry):
         odds = sides.log_odds(carry[0])
         return reassign(carry[0], odds > 0), odds
 
-    side, odds = jax.lax.fori_loop(0, N_EM, pass_em, (side, jnp.zeros_like(weight)))
+    side, odds = jax.lax.fori_loop(0, n_em, pass_em, (side, jnp.zeros_like(weight)))
     # 4. The side of the anchor is the first side, and the anchor is the first in the order.
     order = in_order(u[2:4], len(y), jnp.maximum(n, 1))
     anchor = jnp.where(real, jnp.abs(odds), -1).argmax()
-    sequential = u[4] < _SEQUENTIAL_SHARE * jnp.minimum(1, _SEQUENTIAL_MEMBERS / jnp.maximum(n, 1))
     anchor = jnp.where(sequential, below(u[0], n), anchor)
     order = _move_to(order, 0, anchor)
     # 5. A sequential launch is the anchor and a random member of the other side. In a split, this
