@@ -33,10 +33,9 @@ from nrprob.posterior.merging import LEAST_DIP, check_threshold
 from nrprob.statistics.features import check_range
 
 FLOORS = (0.1, 0.2, 0.4)
-# Default numbers of split-merge proposals in an iteration, without and with launched moves, and the
-# number of samples above which they decrease. Launched splits are accepted several times as often
-# as other splits, and proposals that would surely be rejected cost little.
-_N_SPLIT_MERGE, _N_LAUNCHED, _MODERATE = 10, 20, 30_000
+# Default number of split-merge proposals in an iteration, and the number of samples above which it
+# decreases.
+_N_SPLIT_MERGE, _MODERATE = 10, 30_000
 _N_PILOT = 200  # iterations of pilot chains, the first half of which is warm-up
 _SIZE = parameters.Number(1, CLUSTERS, integer=True, words=("auto",))
 _POSITIVE = parameters.Number(1e-9, 1e9)
@@ -170,10 +169,9 @@ class MDLMixture(SampledChains):
     thinning : int, default=1
         Iterations from one draw to the next; at most 1e6.
     num_split_merge : int or "auto", default="auto"
-        Split and merge proposals in an iteration. "auto" is 20 for Gaussian components with sampled
-        hyperparameters and otherwise 10; above 30,000 samples the number decreases in inverse
-        proportion. Proposals that would surely be rejected are not evaluated, which leaves the
-        posterior unchanged. At most 10,000.
+        Split and merge proposals in an iteration. "auto" is 10; above 30,000 samples the number
+        decreases in inverse proportion. Proposals that would surely be rejected are not evaluated,
+        which leaves the posterior unchanged. At most 10,000.
     block : int or "auto", default="auto"
         Samples whose labels a Gibbs move of the collapsed kernel updates together; 1 is the usual
         sweep. The posterior does not depend on it, but rejected blocks cost time; ``sample_stats_``
@@ -687,20 +685,12 @@ class MDLMixture(SampledChains):
         """Number of split and merge proposals in an iteration, for ``n`` samples."""
         if not isinstance(self.num_split_merge, str):
             return int(self.num_split_merge)
-        most = _N_LAUNCHED if self._samples_hyperparameters() else _N_SPLIT_MERGE
-        return int(np.clip(most * _MODERATE // n, 1, most))
-
-    def _samples_hyperparameters(self) -> bool:
-        """Whether hyperparameters of Gaussian components are sampled.
-
-        The kernel then has launched split-merge moves.
-        """
-        return isinstance(self._feature_model(0.2), SampledGaussian)
+        return int(np.clip(_N_SPLIT_MERGE * _MODERATE // n, 1, _N_SPLIT_MERGE))
 
     def _make_kernel(self, n: int) -> PartitionKernel:
         """Make the collapsed MCMC kernel over partitions of ``n`` samples."""
         kernel: Any = default_kernel(n, self._count_proposals(n))
-        if self._samples_hyperparameters():
+        if isinstance(self._feature_model(0.2), SampledGaussian):
             kernel = JointKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
         if isinstance(self.block, str):
             return kernel
