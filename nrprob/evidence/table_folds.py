@@ -122,7 +122,8 @@ def _numeric_log_densities(
         return log_p | {NULL_T: observed_t_log_density(square, n_observed, training)}
     if len(training) > _SAMPLES_PER_COLUMN * white.shape[1]:
         log_p[SKEWED] = skewed_log_density(white, training)
-    sizes = np.bincount(groups[training])
+    # A group without training samples has the size 0, also if it is the last group.
+    sizes = np.bincount(groups[training], minlength=groups.max() + 1)
     # Small groups share one covariance, and their means are the fitted group effects.
     large = np.median(sizes) >= _LARGE_GROUP and sizes.min() > 1
     codes = groups if large else np.zeros_like(groups)

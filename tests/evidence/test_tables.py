@@ -300,6 +300,21 @@ def test_small_groups_have_a_test():
     assert result.withheld_ == "" and result.p_structure_ < 0.05
 
 
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_group_without_training_samples_has_a_test(row):
+    """The single sample of the first or the last group is held out in one of the folds."""
+    rng = np.random.default_rng(0)
+    known = np.repeat(["m", "n"], 50)
+    known[row] = "single"
+    X = pd.DataFrame(rng.normal(size=(100, 2)), columns=["x", "y"])
+    X["flag"] = np.where(rng.random(100) < 0.5, "yes", "no")
+    result = evidence.test(
+        ConditionalMixture(2, n_init=2, random_state=0), X, known=known, n_folds=2, n_splits=1,
+        random_state=0,
+    )  # fmt: skip
+    assert np.isfinite([*result.gain_by_null_model_.values()]).all()
+
+
 def test_tables_are_checked_before_anything_is_fitted():
     frame, known, _ = mixed_frame(0, 3.0, 60)
     check_samples(ConditionalMixture(2), frame, known)
