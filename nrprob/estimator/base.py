@@ -240,8 +240,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     def _check_size(self, n_samples: int) -> None:
         if n_samples < self.n_clusters:
             raise ValueError(
-                f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; "
-                "lower n_clusters or pass more rows"
+                f"n_clusters={self.n_clusters} is more than the number of rows; got "
+                f"n_samples={n_samples}; lower n_clusters, or pass more rows"
             )
 
     def _check_one_device(self) -> None:

@@ -241,7 +241,7 @@ def test_initial_memberships_of_all_samples_are_accepted():
         (np.zeros(N), "must not be zero for all samples; got at most 0"),
         (np.array(["a"] * N), "must hold numbers; got dtype <U1"),
         (np.array([None] * N), "must hold numbers; got dtype object"),
-        (np.where(np.arange(N) < 2, 1.0, 0.0), "n_samples=2 should be >= n_clusters=3"),
+        (np.where(np.arange(N) < 2, 1.0, 0.0), "more than the number of rows; got n_samples=2;"),
     ],
 )
 def test_bad_weights_are_refused(weights, message):

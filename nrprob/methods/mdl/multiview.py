@@ -447,8 +447,8 @@ class MDLMultiView(SampledViews):
         sizes = tuple(min(k, n) if auto else k for k, auto in zip(sizes, selected, strict=True))
         if max(sizes) > n:
             raise ValueError(
-                f"n_samples={n} should be >= n_clusters={max(sizes)}; "
-                "lower n_clusters or pass more rows"
+                f"n_clusters={max(sizes)} is more than the number of rows; got n_samples={n}; "
+                "lower n_clusters, or pass more rows"
             )
         return sizes, selected
 

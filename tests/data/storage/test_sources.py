@@ -161,7 +161,7 @@ def fit(place, known="batch", **options):
         ),
         (
             lambda p: nrprob.ConditionalMixture(60).fit(nrprob.stored(p / "rows.npy")),
-            "n_samples=50 should be >= n_clusters=60",
+            "n_clusters=60 is more than the number of rows; got n_samples=50;",
         ),
         (
             lambda p: nrprob.CCIB(2, multi="additive").fit(

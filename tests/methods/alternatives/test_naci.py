@@ -342,7 +342,7 @@ def test_what_is_refused_and_what_is_warned_of():
         ),
         (NACI(2, approx="nystrom"), {}, "approx must be one of 'subsample' or None"),
         (NACI(4, approx="subsample", n_subsample=3), {}, "n_subsample=3 for n_clusters=4"),
-        (NACI(41), {}, "n_samples=40 should be >= n_clusters=41"),
+        (NACI(41), {}, "n_clusters=41 is more than the number of rows; got n_samples=40;"),
         (NACI(2), {"known": X}, "continuous known structure is not supported"),
         (NACI(2), {"known": Memberships(np.eye(2)[z])}, "soft Memberships"),
         (NACI(2), {"known": z[:-1]}, "pass one label per row"),

@@ -488,7 +488,7 @@ def test_bad_input_is_refused():
     refuse("view 1 has no variance", [x, np.ones((N, 2))])
     refuse("view 1 contains NaN", [x, np.full((N, 2), np.nan)])
     refuse("Sparse data was passed for view 1", [x, sparse.csr_array(y)], error=TypeError)
-    refuse("should be >= n_clusters", n_clusters=N + 1)
+    refuse("is more than the number of rows", n_clusters=N + 1)
     refuse("at least 1", n_clusters=0)
     refuse("must be an integer", n_clusters=2.5, error=TypeError)
     refuse("one number per view", n_clusters=(2, 2, 2))
