@@ -351,12 +351,12 @@ class ConditionalMixture(
         ``log`` of `nrprob.prepare`); if the objectives of two solutions with different clusters
         differ by less than 1 nat; if a covariance matrix per cluster fits a complete numeric table
         much better and changes the clusters; if the samples of some known groups of such a table
-        vary twice as much as samples of other groups; if clusters depend strongly on a known
-        covariate, whose effect may not be linear; if there are outliers, and ``noise=0``; if
-        cluster shares differ between known groups; if means of small groups are subtracted, or if
-        subtracted means contain a part of the differences between clusters; if the proportion of
-        missing values differs significantly between clusters; or if a new sample has a value that
-        did not occur in `fit`.
+        vary twice as much as samples of other groups, or do not vary within clusters; if clusters
+        depend strongly on a known covariate, whose effect may not be linear; if there are outliers,
+        and ``noise=0``; if cluster shares differ between known groups; if means of small groups are
+        subtracted, or if subtracted means contain a part of the differences between clusters; if
+        the proportion of missing values differs significantly between clusters; or if a new sample
+        has a value that did not occur in `fit`.
 
     See Also
     --------

@@ -18,6 +18,7 @@ _MAX_SAMPLES = 1 << 14  # largest number of samples, evenly spaced, that are com
 _LEAST_SIZE = 20  # smaller groups are not compared
 _LEAST_RATIO = 2.0  # smallest ratio of the spreads of two groups for a warning
 _LEVEL = 1e-4  # largest p-value for a warning
+_ROUNDING = 1e-9  # largest error of samples that agree up to rounding, in standard deviations
 
 
 def warn_of_group_spreads(residuals: np.ndarray, labels: np.ndarray, codes: np.ndarray) -> None:
@@ -25,7 +26,8 @@ def warn_of_group_spreads(residuals: np.ndarray, labels: np.ndarray, codes: np.n
 
     The error of a sample is its distance from the centre of its cluster and known group, with
     columns divided by their standard deviations. The spread of a group is the median error of its
-    samples. The difference must be significant in the test of Kruskal and Wallis.
+    samples. The difference must be significant in the test of Kruskal and Wallis. Groups without
+    any errors, such as copies of one sample, have a warning of their own.
 
     Parameters
     ----------
@@ -51,9 +53,17 @@ def warn_of_group_spreads(residuals: np.ndarray, labels: np.ndarray, codes: np.n
     if len(groups) < 2:
         return
     by_group = [distance[codes == g] for g in groups]
+    # Groups of equal samples have no spread to compare.
+    n_equal = sum(group.max() <= _ROUNDING for group in by_group)
+    if 0 < n_equal < len(by_group):
+        warn(
+            f"{n_equal} known group(s) have the same values in all samples of a cluster; got one "
+            "covariance for all groups, which these samples make too small; leave these groups out"
+        )
+        return
     spreads = np.array([np.median(group) for group in by_group])
     low, high = spreads.min(), spreads.max()
-    if low <= 0 or high < _LEAST_RATIO * low or kruskal(*by_group).pvalue > _LEVEL:
+    if low <= _ROUNDING or high < _LEAST_RATIO * low or kruskal(*by_group).pvalue > _LEVEL:
         return
     warn(
         f"samples of some known groups vary {high / low:.1f} times as much as samples of other "

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nrprob import ConditionalMixture, MixtureEM
+from nrprob.methods.conditional.group_spreads import warn_of_group_spreads
 from nrprob.metrics import adjusted_rand_index
 
 
@@ -65,6 +66,15 @@ def test_groups_of_different_spread_are_named_if_they_are_covered_by_one_covaria
         model, messages = fit_messages(scaled, known)
         assert not [m for m in messages if "known groups vary" in m]
         assert adjusted_rand_index(model.labels_, cluster) > 0.9
+
+
+def test_groups_of_equal_samples_have_no_spread_to_compare():
+    """Rounding errors of a constant group are not its spread."""
+    X, known, _ = make_table(0, n=90)
+    residuals = X - np.array([X[known == group].mean(0) for group in range(3)])[known]
+    residuals[known == 1] = 1e-16 * X[known == 1]
+    with pytest.warns(UserWarning, match=r"^1 known group\(s\) have the same values in all"):
+        warn_of_group_spreads(residuals, np.arange(90) % 2, known)
 
 
 @pytest.mark.parametrize("settings", [{"share": 0.15}, {"ratio": 3.5}, {"n": 70}])
