@@ -179,6 +179,20 @@ def binarise(x: Any, threshold: float) -> Any:
     return x
 
 
+def warn_of_empty_rows(total: np.ndarray) -> np.ndarray:
+    """Warn of rows of counts with the sum 0; return their indices.
+
+    ``total`` (n, 1) are the sums of the rows.
+    """
+    empty = np.flatnonzero(total == 0)
+    if empty.size:
+        warn(
+            f"row {empty[0]} has no counts; got {empty.size} such row(s), which are assigned to "
+            "the largest cluster; drop them, or set another features="
+        )
+    return empty
+
+
 def to_proportions(x: Any) -> Any:
     """Divide every sample by the sum of its features; warn if some samples have the sum 0."""
     raise_where(
@@ -191,13 +205,7 @@ def to_proportions(x: Any) -> Any:
     if values.size:
         x = scale_by_power_of_two(x, -binary_exponent(float(values.max())))
     total = np.array(x.sum(1), x.dtype).reshape(-1, 1)
-    empty = np.flatnonzero(total == 0)
-    if empty.size:
-        warn(
-            f"row {empty[0]} has no counts; got {empty.size} such row(s), which are assigned to "
-            "the largest cluster; drop them, or set another features="
-        )
-        total[empty] = 1
+    total[warn_of_empty_rows(total)] = 1
     if sparse.issparse(x):
         return sparse.csr_array(x.multiply(1 / total))
     return x / total

@@ -31,7 +31,7 @@ from nrprob.exceptions import warn
 from nrprob.settings import standard
 from nrprob.statistics.costs import Cost, bernoulli_cost, mass_cost, multinomial_cost
 from nrprob.statistics.families import FeatureMap, missing_property_error
-from nrprob.statistics.features import raise_where
+from nrprob.statistics.features import raise_where, warn_of_empty_rows
 from nrprob.statistics.gaussians import (
     GaussianCost,
     cluster_volumes,
@@ -83,6 +83,7 @@ class MixtureMap:
                 x, lambda v: v > _MAX_COUNT, f"a mixture needs counts of at most {_MAX_COUNT}",
                 "divide the counts, or set features='gaussian'",
             )  # fmt: skip
+            warn_of_empty_rows(np.asarray(x.sum(1)))
             return x
         x = self.base(x)
         if self.covariance is None:

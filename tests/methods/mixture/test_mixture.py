@@ -327,6 +327,14 @@ def test_a_start_may_be_memberships(points):
     assert metrics.matched_accuracy(model.labels_, truth) > 0.95
 
 
+@pytest.mark.parametrize("container", [np.asarray, scipy.sparse.csr_array])
+def test_rows_without_counts_are_named(container):
+    X = np.array([[9, 1], [8, 2], [0, 0], [1, 9], [7, 1]])
+    with pytest.warns(UserWarning, match="row 2 has no counts; got 1 such"):
+        model = MixtureEM(2, features="multinomial", random_state=0).fit(container(X))
+    assert model.labels_[2] == np.bincount(model.labels_).argmax()
+
+
 @pytest.mark.slow
 @pytest.mark.contract
 def test_sparse_counts_are_the_same_as_dense():
