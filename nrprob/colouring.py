@@ -68,7 +68,7 @@ def inductive_order(neighbours: Graph) -> tuple[np.ndarray, int]:
     return np.array(order[::-1], dtype=np.int64), q
 
 
-class _Budget:
+class _AssignmentCounter:
     """Counter of the colour assignments that a search may still make; raises `Undecided` at 0."""
 
     def __init__(self, limit: int):
@@ -125,7 +125,7 @@ def _connected_parts(neighbours: Graph, vertices: Sequence[int]) -> list[list[in
 
 
 def _colour_by_dsatur(
-    neighbours: Graph, part: Sequence[int], k: int, budget: _Budget
+    neighbours: Graph, part: Sequence[int], k: int, budget: _AssignmentCounter
 ) -> dict[int, int]:
     """Colour a connected part by backtracking search; return the colour of every vertex.
 
@@ -198,7 +198,7 @@ def find_colouring(
     """
     inside = set(range(len(neighbours)) if vertices is None else vertices)
     removed, core = _peel_low_degree(neighbours, inside, k)
-    budget = _Budget(limit)
+    budget = _AssignmentCounter(limit)
     colours: dict[int, int] = {}
     # Exact search for every connected part of the core.
     for part in _connected_parts(neighbours, core):
@@ -285,7 +285,7 @@ def _find_clique(
 
     The result is empty if the search finds no clique.
     """
-    budget = _Budget(limit)
+    budget = _AssignmentCounter(limit)
 
     def extend_clique(clique: list[int], candidates: list[int]) -> list[int]:
         if len(clique) == size:

@@ -44,7 +44,7 @@ __all__ = [
     "remove_left_over",
     "sealed",
     "try_write",
-    "write_whole",
+    "write_atomically",
 ]
 
 # Exceptions that NumPy, SciPy, pandas, h5py, gzip and zip raise for damaged files.
@@ -225,7 +225,7 @@ def claimed(folder: Path) -> Iterator[bool]:
                 path.rmdir()
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file under a hidden name, and rename it when its content is on the disk.
 
     Raises

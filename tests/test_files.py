@@ -22,7 +22,7 @@ def test_nothing_stays_of_a_write_that_is_interrupted(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        files.write_whole(tmp_path / "a", b"content")
+        files.write_atomically(tmp_path / "a", b"content")
     assert not list(tmp_path.iterdir())
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     path, lock = tmp_path / "a", tmp_path / "a.lock"
     for hidden in (path, tmp_path / files._CLAIM):
         files._hidden_path(hidden).symlink_to(victim)  # as if the name had been guessed
-    files.write_whole(path, b"content")
+    files.write_atomically(path, b"content")
     files.try_write(path)
     with files.claimed(tmp_path) as alone:
         assert alone
@@ -85,7 +85,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     for link in (path, lock, files.sealed(path, b"mine")):
         link.symlink_to(victim)
         for use in (
-            lambda at: files.write_whole(at, b"content"),
+            lambda at: files.write_atomically(at, b"content"),
             files.try_write,
             files.check_seal,
             lambda at: files.locked(at).__enter__(),

@@ -35,7 +35,7 @@ from nrprob.scheduler import connect as _connect
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-    from nrprob.batch.executor import Done, Executor
+    from nrprob.batch.executor import BatchOutcome, Executor
 
 __all__ = ["LOCAL", "Cluster", "connect"]
 
@@ -87,16 +87,16 @@ def _has_file(run: _Run) -> bool:
     return False
 
 
-def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> Done:
+def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> BatchOutcome:
     """Execute a batch of planned fits on this worker, and return its outcome.
 
     ``content`` is the content of the data file if some workers cannot read the file, else None.
     """
-    from nrprob.batch.executor import Done, execute_batch
+    from nrprob.batch.executor import BatchOutcome, execute_batch
 
     with _LOCK:
         if run.name in _FINISHED:
-            return Done()
+            return BatchOutcome()
         return execute_batch(_find_executor(run, content), cells, f"on {platform.node()}: ")
 
 
@@ -245,9 +245,9 @@ class Cluster:
         self._submitted[future.key] = name, cells, future
         self._completed.add(future)
 
-    def next_done(self) -> tuple[str, Done]:
+    def next_done(self) -> tuple[str, BatchOutcome]:
         """Wait for the next batch to complete; return its name and outcome."""
-        from nrprob.batch.executor import Done
+        from nrprob.batch.executor import BatchOutcome
 
         future = next(self._completed)
         name, cells, _ = self._submitted.pop(future.key)
@@ -258,7 +258,9 @@ class Cluster:
                 if future.status != "error":  # the cluster failed, not the batch
                     raise
                 reason = _failure_reason(error)
-                done = Done(failed=collections.Counter(f"{c.method}: {reason}" for c in cells))
+                done = BatchOutcome(
+                    failed=collections.Counter(f"{c.method}: {reason}" for c in cells)
+                )
         future.release()
         return name, done
 

@@ -42,7 +42,7 @@ from nrprob.estimator.base import Clusterer, check_finite
 from nrprob.exceptions import DataUnavailable, InputError
 from nrprob.settings import standard
 
-__all__ = ["DataSets", "Done", "Executor", "LocalPool", "execute_batch"]
+__all__ = ["DataSets", "BatchOutcome", "Executor", "LocalPool", "execute_batch"]
 
 
 class DataSets:
@@ -269,7 +269,7 @@ def _predict(
 
 
 @dataclass
-class Done:
+class BatchOutcome:
     """Outcome of some planned fits.
 
     Attributes
@@ -287,7 +287,7 @@ class Done:
     compiled: int = 0
 
 
-def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done:
+def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = "") -> BatchOutcome:
     """Compute planned fits, and encode their results as a NetCDF file.
 
     ``where`` is a prefix of messages about data that are not on this machine.
@@ -295,7 +295,7 @@ def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = 
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     before = len(executor.lanes.compiled)
     fits: dict[Experiment, Fit] = {}
-    done = Done()
+    done = BatchOutcome()
     for cell, fit in executor.fit(cells).items():
         if isinstance(fit, DataUnavailable):
             done.skipped[f"{where}{fit}"] += 1
@@ -333,7 +333,7 @@ class LocalPool:
         """Submit a batch of planned fits under a name."""
         self._waiting.append((name, cells))
 
-    def next_done(self) -> tuple[str, Done]:
+    def next_done(self) -> tuple[str, BatchOutcome]:
         """Execute the batch that was submitted first; return its name and outcome."""
         name, cells = self._waiting.popleft()
         return name, execute_batch(self._executor, cells)

@@ -30,13 +30,13 @@ from nrprob.successive import Exploration
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["FitResult", "Tested", "exploration_results", "plan_result", "check_clusters"]
+__all__ = ["FitResult", "TestResults", "exploration_results", "plan_result", "check_clusters"]
 
 _WITHHELD = "confidence withheld: one feature determines the clusters"
 
 
 @dataclass(frozen=True)
-class Tested:
+class TestResults:
     """Tests of the clusters of a fit.
 
     Attributes
@@ -91,7 +91,7 @@ class FitResult:
     files: list[Path] = field(default_factory=list)
     origin: dict[str, Any] = field(default_factory=dict)
     measured: np.ndarray | None = None
-    tested: Tested | None = None
+    tested: TestResults | None = None
     profiles: dict[str, str] = field(default_factory=dict)
     cluster_names: list[str] = field(default_factory=list)
     say: Say = as_option
@@ -145,7 +145,7 @@ def check_clusters(
     evidence: Evidence | None = None,
     alert: str = "",
     title_cluster: Callable[[int], str] = "cluster {}".format,
-) -> Tested:
+) -> TestResults:
     """Test the clusters of an estimator that is fitted to ``X``, and compute bootstrap confidences.
 
     The tests use the seed of the estimator and the significance level ``alpha``. If ``evidence``,
@@ -153,25 +153,25 @@ def check_clusters(
     (`FitResult.alert`), no confidence is computed. ``title_cluster`` names a cluster in sentences.
     """
     if reason := reason_without_test(estimator, X):
-        return Tested(None, None, (f"these clusters have no test: {reason}",))
+        return TestResults(None, None, (f"these clusters have no test: {reason}",))
     options = {"known": known, "random_state": estimator.get_params().get("random_state")}
     try:
         evidence = evidence or test(estimator, X, alpha=alpha, **options)
     except (TypeError, ValueError) as error:
-        return Tested(None, None, (f"these clusters have no test: {error}",))
+        return TestResults(None, None, (f"these clusters have no test: {error}",))
     if alert:
-        return Tested(evidence, None, (str(evidence), _WITHHELD))
+        return TestResults(evidence, None, (str(evidence), _WITHHELD))
     try:
         result = confidence(estimator, X, evidence=evidence, **options)
     except (TypeError, ValueError) as error:
-        return Tested(evidence, None, (str(evidence), f"confidence withheld: {error}"))
+        return TestResults(evidence, None, (str(evidence), f"confidence withheld: {error}"))
     if result.samples_ is not None:
         said = str(result).partition(" (")[0]
         said = re.sub(r"cluster (\d+)", lambda match: title_cluster(int(match[1])), said)
-        return Tested(evidence, result, (str(evidence), said))
+        return TestResults(evidence, result, (str(evidence), said))
     supported = evidence.supports_clusters
     reason = _WITHHELD if supported else "confidence withheld: no evidence of clusters"
-    return Tested(evidence, None, (str(evidence), reason))
+    return TestResults(evidence, None, (str(evidence), reason))
 
 
 def exploration_results(

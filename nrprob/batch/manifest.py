@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nrprob.batch.formats import MANIFEST, PLAN
 from nrprob.exceptions import InputError
-from nrprob.files import locked, make_folder, refuse_link, write_whole
+from nrprob.files import locked, make_folder, refuse_link, write_atomically
 
 __all__ = ["changed_files", "lock_folder", "read_file", "write_files"]
 
@@ -142,16 +142,16 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     with locked(lock_folder(folder) / "manifest.lock"):
         manifest = _settle(folder)
         manifest.announced = {name: _hash_content(content) for name, content in contents.items()}
-        write_whole(folder / MANIFEST, manifest.dumps())
+        write_atomically(folder / MANIFEST, manifest.dumps())
         _write_all(folder, contents)
         files = manifest.files | manifest.announced
         present = {name: files[name] for name in sorted(files) if (folder / name).exists()}
-        write_whole(folder / MANIFEST, _Manifest(present).dumps())
+        write_atomically(folder / MANIFEST, _Manifest(present).dumps())
 
 
 def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     for name, content in contents.items():
-        write_whole(folder / name, content)
+        write_atomically(folder / name, content)
 
 
 def _settle(folder: Path) -> _Manifest:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from nrprob.batch.cluster import Cluster, connect
-from nrprob.batch.executor import Done, Executor, LocalPool
+from nrprob.batch.executor import BatchOutcome, Executor, LocalPool
 from nrprob.batch.formats import is_fit_folder
 from nrprob.batch.modelfile import default_folder, read_model
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
@@ -148,7 +148,7 @@ def _run_batches(
                 submitted[batch.id] = batch, rest, claim.pop_all()
         return True
 
-    def write_batch(name: str, done: Done) -> None:
+    def write_batch(name: str, done: BatchOutcome) -> None:
         """Write the results of the batch called ``name``, count its fits, and release its lock."""
         batch, cells, claim = submitted.pop(name)
         with claim:

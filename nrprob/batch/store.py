@@ -38,7 +38,7 @@ from nrprob.files import (
     remove_left_over,
     sealed,
     try_write,
-    write_whole,
+    write_atomically,
 )
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ class Store:
         """Write ``content``, a NetCDF file with finished fits of a batch; return the path."""
         # A batch has several parts after runs that selected some of its fits.
         path = sealed(self._cells / f"{batch.id}.nc", content)
-        write_whole(path, content)
+        write_atomically(path, content)
         return path
 
 

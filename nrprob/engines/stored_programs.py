@@ -29,7 +29,7 @@ import jax
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-from nrprob.files import write_whole
+from nrprob.files import write_atomically
 
 # A digest of the sources of this package and the versions of these libraries is part of a name. A
 # program that depends on other functions or classes, such as the user's own, is not stored.
@@ -168,7 +168,7 @@ def _store(path: Path, compiled: jax.stages.Compiled) -> None:
     trees = [jax.tree.unflatten(tree, range(tree.num_leaves)) for tree in (tree_in, tree_out)]
     content = zlib.compress(pickle.dumps((program, *trees)), level=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)
+    write_atomically(path, content)
 
 
 def _path_of(function: Callable[..., Any], variant: Any, device: jax.Device) -> Path:

@@ -199,7 +199,9 @@ class PartitionGibbs(HMCGibbs):
             labels = pad_labels(call.labels, call.target)
             if call.weights is not None:
                 return resample_labelled(call.target, labels, call.weights, key)
-            state = kernel.begin_far(call.target, labels, key)  # with the current hyperparameters
+            state = kernel.begin_without_resampling(
+                call.target, labels, key
+            )  # with the current hyperparameters
             return kernel.step(call.target, state).draw
 
 

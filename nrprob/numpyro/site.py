@@ -412,7 +412,7 @@ def _with_rows(template: JointTarget, rows: jax.Array) -> JointTarget:
         rows=jnp.pad(rows, ((0, pad), (0, 0))),
         partition=replace(template.partition, partners=partners),
     )
-    return target.restate_features()
+    return target.recompute_statistics()
 
 
 def _find_neighbours(rows: jax.Array) -> jax.Array:

@@ -18,7 +18,7 @@ from nrprob.statistics.table_units import TableUnits
 
 __all__ = [
     "Crossing",
-    "Findings",
+    "TopFeatures",
     "cross_labels",
     "features_in_turn",
     "find_nearest_counts",
@@ -32,7 +32,7 @@ _ROUNDING = 1e-12  # smaller differences of means, relative to the largest entry
 
 
 @dataclass(frozen=True)
-class Findings:
+class TopFeatures:
     """Distinguishing features and typical samples of c clusters.
 
     Attributes
@@ -98,7 +98,7 @@ def find_top_features(
     groups: np.ndarray,
     measured: np.ndarray | None = None,
     n_nearest: int = 5,
-) -> Findings:
+) -> TopFeatures:
     """Find features that distinguish clusters, adjusted for known groups and covariates.
 
     Parameters
@@ -152,7 +152,7 @@ def find_top_features(
     for cluster in clusters:
         rows = np.flatnonzero(codes == cluster)
         nearest.append(rows[np.argsort(distances[rows], kind="stable")[:n_nearest]])
-    return Findings(differences, inside, outside, overall, nearest)
+    return TopFeatures(differences, inside, outside, overall, nearest)
 
 
 def features_in_turn(sizes: np.ndarray, n: int) -> np.ndarray:

@@ -247,7 +247,7 @@ def test_a_picture_that_was_changed_is_on_no_page(single):
 
 def test_a_run_may_be_killed_at_any_write(kept, tmp_path, monkeypatch):
     """After each of its writes, `load` can read a run folder, and the next run completes it."""
-    write, left = manifest.write_whole, 0
+    write, left = manifest.write_atomically, 0
 
     def killed(path, content):
         nonlocal left
@@ -268,7 +268,7 @@ def test_a_run_may_be_killed_at_any_write(kept, tmp_path, monkeypatch):
         folder = restore(kept["sweep"], tmp_path / str(number))
         left = number
         with monkeypatch.context() as patched:
-            patched.setattr(manifest, "write_whole", killed)
+            patched.setattr(manifest, "write_atomically", killed)
             with contextlib.suppress(KeyboardInterrupt):
                 write_again(folder)
                 break

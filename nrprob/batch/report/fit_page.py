@@ -34,7 +34,7 @@ from nrprob.evidence.record import Evidence
 from nrprob.statistics.table_units import TableUnits, format_numbers
 from nrprob.statistics.top_features import (
     Crossing,
-    Findings,
+    TopFeatures,
     cross_labels,
     features_in_turn,
     find_nearest_counts,
@@ -207,7 +207,7 @@ class Chapter:
         return result
 
     @cached_property
-    def features(self) -> Findings | None:
+    def features(self) -> TopFeatures | None:
         """Features that distinguish the clusters; None for a single cluster."""
         if len(self.clusters) < 2:
             return None

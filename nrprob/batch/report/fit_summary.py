@@ -11,7 +11,7 @@ import numpy as np
 from nrprob.evidence.record import Evidence, format_p
 from nrprob.statistics.groups import shares_differ
 from nrprob.statistics.table_units import TableUnits, format_numbers
-from nrprob.statistics.top_features import Crossing, Findings
+from nrprob.statistics.top_features import Crossing, TopFeatures
 
 __all__ = [
     "Distribution", "answer_in_words", "compare_cluster", "compare_shares", "describe_gap",
@@ -26,7 +26,11 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 def compare_cluster(
-    features: Findings, i: int, names: Sequence[str], units: TableUnits, known: Sequence[str] = ()
+    features: TopFeatures,
+    i: int,
+    names: Sequence[str],
+    units: TableUnits,
+    known: Sequence[str] = (),
 ) -> str:
     """Compare the means of cluster ``i`` with the means of all rows, for the top features.
 

@@ -25,7 +25,7 @@ from nrprob.batch.report.stored_results import PlanDigests, StoredResult, read_r
 from nrprob.batch.report.template import MARKS, render
 from nrprob.batch.schema import ModelFile
 from nrprob.exceptions import InputError
-from nrprob.files import make_folder, write_whole
+from nrprob.files import make_folder, write_atomically
 
 __all__ = ["JSON", "Ledger", "Tally", "make_ledger", "write_ledger"]
 
@@ -302,5 +302,5 @@ def write_ledger(ledger: Ledger, out: Path) -> list[Path]:
     page = render("ledger.html.jinja", ledger=ledger, title="Published results", marks=MARKS)
     contents = {PAGE: page, JSON: ledger.dumps()}
     for name, text in contents.items():
-        write_whole(out / name, text.encode())
+        write_atomically(out / name, text.encode())
     return [out / name for name in contents]

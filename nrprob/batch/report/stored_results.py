@@ -31,7 +31,7 @@ from nrprob.batch.report.results import Results, collect_results
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store, read_plan
 from nrprob.exceptions import InputError
-from nrprob.files import make_folder, reading, refuse_link, write_whole
+from nrprob.files import make_folder, reading, refuse_link, write_atomically
 
 __all__ = ["FOLDER", "PlanDigests", "StoredResult", "read_results", "store_results"]
 
@@ -196,7 +196,7 @@ def store_results(run: Path, folder: Path) -> tuple[Path, int]:
     writer.writerows(map(astuple, entries))
     make_folder(folder / FOLDER)
     target = folder / FOLDER / f"{path.stem}.csv"
-    write_whole(target, content.getvalue().encode())
+    write_atomically(target, content.getvalue().encode())
     return target, len(entries)
 
 

@@ -73,7 +73,7 @@ class DescentStart(NamedTuple):
     merging: Any
 
 
-class Descended(NamedTuple):
+class DescentResult(NamedTuple):
     """Final partitions of S descents.
 
     Attributes
@@ -225,7 +225,7 @@ def _descend_one(terms: Terms, rows: Rows, start: DescentStart, limits: Partitio
     first = _State(start.labels, infinite, jnp.asarray(0, jnp.int32), at_rest, at_rest)
     end = jax.lax.while_loop(continues, step, first)
     cells = cells_of(end.labels)
-    return Descended(
+    return DescentResult(
         end.labels,
         _cell_costs(terms, cells),
         sizes_of(end.labels),
@@ -236,7 +236,9 @@ def _descend_one(terms: Terms, rows: Rows, start: DescentStart, limits: Partitio
 
 
 @jit_by_size(limit=1 << 18)
-def descend(terms: Terms, rows: Rows, start: DescentStart, limits: PartitionLimits) -> Descended:
+def descend(
+    terms: Terms, rows: Rows, start: DescentStart, limits: PartitionLimits
+) -> DescentResult:
     """Move single rows and merge clusters until neither lowers F.
 
     1. Dissolve clusters that are smaller than ``limits.floor`` or not allowed, the smallest first.
@@ -255,7 +257,7 @@ def descend(terms: Terms, rows: Rows, start: DescentStart, limits: PartitionLimi
 @jit_by_size(limit=1 << 18)
 def descend_subsets(
     terms: Terms, rows: Rows, subset: jax.Array, start: DescentStart, limits: PartitionLimits
-) -> Descended:
+) -> DescentResult:
     """Run `descend` on S subsets of the rows, which takes less time than on all rows.
 
     ``subset`` (S, r) has the indices of the r rows of each subset, and N for padding. The arrays of

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from nrprob.engines.optimise.descents import (
-    Descended,
+    DescentResult,
     DescentStart,
     PartitionLimits,
     descend,
@@ -146,13 +146,13 @@ class LocalSearch:
 
     def _run(
         self, starts: list[DescentStart], subsets: list[np.ndarray] | None = None
-    ) -> list[Descended]:
+    ) -> list[DescentResult]:
         """Run `descend` from all ``starts``, several in one call of a compiled program.
 
         With ``subsets`` (r,) of row indices, one per start, `descend_subsets` runs instead.
         """
         terms, rows, limits = self.problem.terms, self.problem.rows, self.problem.limits
-        results: list[Descended] = []
+        results: list[DescentResult] = []
         for i in range(0, len(starts), _TOGETHER):
             batch = starts[i : i + _TOGETHER]
             count = len(batch)
@@ -167,7 +167,7 @@ class LocalSearch:
                 chosen = chosen + chosen[:1] * (_TOGETHER - count)
                 result = descend_subsets(terms, rows, np.stack(chosen), start, limits)
             result = jax.device_get(result)
-            results += [Descended(*(part[j] for part in result)) for j in range(count)]
+            results += [DescentResult(*(part[j] for part in result)) for j in range(count)]
         return results
 
     def improve(self, partition: Partition, *, compound: bool = True) -> Partition:

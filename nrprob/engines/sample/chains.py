@@ -63,7 +63,9 @@ class PartitionKernel(MCMCKernel):
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
         """Initial state of one chain, given labels (n',) of n' samples with padding."""
 
-    def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
+    def begin_without_resampling(
+        self, target: Any, labels: jax.Array, key: jax.Array
+    ) -> ChainState:
         """Initial state of one chain, given labels (n',) that may have a low probability.
 
         Kernels that sample further variables, such as hyperparameters, take the initial values of
@@ -181,7 +183,7 @@ def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: in
     sizes = 1 + jnp.round(some * (largest - 1)).astype(int)
     keys = jax.random.split(key, 2 * n_chains).reshape(n_chains, 2, -1)
     labels = jax.vmap(partial(random_labels, target))(keys[:, 0], sizes)
-    return jax.vmap(partial(kernel.begin_far, target))(labels, keys[:, 1])
+    return jax.vmap(partial(kernel.begin_without_resampling, target))(labels, keys[:, 1])
 
 
 @jit_by_size("kernel")

@@ -38,7 +38,7 @@ from nrprob.files import (
     reading,
     remove_left_over,
     sealed,
-    write_whole,
+    write_atomically,
 )
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class CheckpointedChains:
         path, meta = self.folder / "run.json", self._describe_run()
         self._key = json.dumps(meta, sort_keys=True)
         if not path.exists():
-            write_whole(path, json.dumps(meta, indent=1).encode())
+            write_atomically(path, json.dumps(meta, indent=1).encode())
         with reading(path, "the description of a run", "delete this file, but none of the blocks"):
             result = dict(json.loads(path.read_text(encoding="utf-8")))
         wrong = sorted(name for name in meta if result.get(name) != meta[name])
@@ -236,7 +236,7 @@ class CheckpointedChains:
         np.savez_compressed(buffer, **(arrays | {"n_warm": np.asarray(self.n_warm)}))  # type: ignore[arg-type]
         content = buffer.getvalue()
         path = self.folder / f"block-{self._n_files:06d}.npz"
-        write_whole(sealed(path, content, f"{self._key} {self._n_files}"), content)
+        write_atomically(sealed(path, content, f"{self._key} {self._n_files}"), content)
         self._n_files += 1
 
 

@@ -268,9 +268,9 @@ class JointTarget:
 
     def with_likelihood(self, likelihood: Likelihood) -> JointTarget:
         """Replace the likelihood, and recompute the statistics of the same features."""
-        return replace(self, likelihood=likelihood).restate_features()
+        return replace(self, likelihood=likelihood).recompute_statistics()
 
-    def restate_features(self) -> JointTarget:
+    def recompute_statistics(self) -> JointTarget:
         """Recompute all statistics from ``rows``, under the current transformation."""
         return self.with_features(self.transform_rows(self.rows)[0])
 
@@ -416,7 +416,9 @@ class JointKernel(CollapsedKernel):
         target = target.resample(labels, update_key)
         return ChainState(_as_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
-    def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
+    def begin_without_resampling(
+        self, target: Any, labels: jax.Array, key: jax.Array
+    ) -> ChainState:
         """Initial state of one chain, given labels (n',) and the initial values of all variables.
 
         Unlike `begin`, this method does not resample the variables, since a program that resamples

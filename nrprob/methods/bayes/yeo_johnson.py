@@ -110,7 +110,7 @@ class YeoJohnsonUpdate(JointUpdate):
 
     def with_indices(self, target: JointTarget, which: jax.Array) -> JointTarget:
         """Condition the target on lambdas with indices ``which`` (m,)."""
-        return target.with_update(replace(self, which=which)).restate_features()
+        return target.with_update(replace(self, which=which)).recompute_statistics()
 
     def condition(self, target: JointTarget, draw: Draw) -> JointTarget:
         """Condition the target on the lambdas of a draw."""

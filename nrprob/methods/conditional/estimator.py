@@ -34,7 +34,7 @@ from nrprob.methods.conditional.solver import Fit
 from nrprob.methods.conditional.subtraction import ResidualSearch
 from nrprob.methods.conditional.table_fit import TableInput, TableTask
 from nrprob.methods.conditional.table_starts import start_kinds
-from nrprob.methods.conditional.task import WEIGHTS, start_from
+from nrprob.methods.conditional.task import WEIGHTS, encode_init
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.weighted import scale_rows, total_weight
 
@@ -548,7 +548,7 @@ class ConditionalMixture(
         initial = None
         if self.init is not None:
             labels = entries_with_weight(self, np.asarray(self.init))
-            initial = start_from(labels, n, self.n_clusters)
+            initial = encode_init(labels, n, self.n_clusters)
         return self._lay_out_fit(table, design, fixed, initial)
 
     def _lay_out_fit(self, table: TableInput, design: Design, fixed, initial) -> Any:

@@ -252,12 +252,12 @@ class JointModel:
         objective = (self.table.mass * with_noise).sum() + self.penalty(state)
         sweeps = jnp.where(state.warm_up > 0, _BALANCING_SWEEPS, 0)
         offset = self._balancing_offsets(density, sweeps)
-        r = self._balanced(density, offset)
+        r = self._balanced_memberships(density, offset)
         # Memberships of a warm-up step ignore noise.
         clear = jnp.where(state.warm_up > 0, 1.0, clear)
         return state._replace(r=r * clear[:, None], objective=objective)
 
-    def _balanced(self, density: jax.Array, offset: jax.Array) -> jax.Array:
+    def _balanced_memberships(self, density: jax.Array, offset: jax.Array) -> jax.Array:
         """Memberships (B, K, r) of samples, from their densities (B, K, r) under the clusters.
 
         ``offset`` (L, K) are log weights of the clusters in every known group.
@@ -274,7 +274,7 @@ class JointModel:
         sizes = jnp.maximum(self.table.sizes, 1e-30)[:, None]
 
         def sweep(_, offset):
-            r = self._balanced(density, offset)
+            r = self._balanced_memberships(density, offset)
             share = self._by_group((r * self.table.mass[:, None]).sum(2)) / sizes
             offset = offset - jnp.log(jnp.maximum(share, 1e-30))
             return jnp.clip(offset - offset.max(1, keepdims=True), -_LARGEST_OFFSET, 0)

@@ -121,7 +121,7 @@ class PredictionMixin(
     _level: np.ndarray  # mean (m,) of the group effects over the samples of the fit
     _shares_differ: bool
     # Effects of the clusters (K, m) on directions that the fit did not use, if there are any.
-    _unspanned_centres: np.ndarray  # see `regression.fit_beside_clusters`
+    _unspanned_centres: np.ndarray  # see `regression.fit_groups_and_clusters`
 
     def __sklearn_tags__(self):
         """Return scikit-learn's description of accepted inputs."""

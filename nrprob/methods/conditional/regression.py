@@ -80,7 +80,7 @@ def fit_removal(
     return x - effects[codes], Removal(effects, n_groups, level)
 
 
-def fit_beside_clusters(
+def fit_groups_and_clusters(
     x: np.ndarray,
     codes: np.ndarray,
     n_groups: int,

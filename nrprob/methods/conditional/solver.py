@@ -73,7 +73,7 @@ class Fit(NamedTuple):
     free: jax.Array
 
 
-class End(NamedTuple):
+class EMResult(NamedTuple):
     """Result of EM for one restart.
 
     Attributes
@@ -97,14 +97,14 @@ class End(NamedTuple):
     trace: jax.Array
 
     @classmethod
-    def from_result(cls, model: Model, result: IterationResult) -> End:
-        """Make an `End` from the result of the EM loop of a restart."""
+    def from_result(cls, model: Model, result: IterationResult) -> EMResult:
+        """Make an `EMResult` from the result of the EM loop of a restart."""
         state = result.state
         labels = model.row_labels(state.w)
         return cls(labels, state.objective, state.penalty, state.t, state.u, *result[1:])
 
 
-class Climb:
+class RestartEM:
     """EM of one restart on all rows or on a subsample, from initial labels or initial parameters.
 
     Parameters
@@ -238,18 +238,18 @@ def solve_residuals(
         and the `Solution`.
         """
         model = Model(data, hyperparameters, covariance, robust, k, free)
-        full_em = Climb(model, fixed)
+        full_em = RestartEM(model, fixed)
         initial = jax.tree.map(lambda a, b: a.at[-1].set(b), (starts, warm), last)
 
         def run_restart(labels, warm):
             state = full_em.initial_state(labels, warm if warm_up else None, _WARM)
-            return End.from_result(model, full_em.run_em(state, hyperparameters.max_iter))
+            return EMResult.from_result(model, full_em.run_em(state, hyperparameters.max_iter))
 
         if sample is None:
             ends = map_restarts(run_restart, initial, side_by_side)
         else:
             sample_model = Model(sample.data, sample.hyperparameters, covariance, robust, k, free)
-            sample_em = Climb(sample_model, sample.fixed)
+            sample_em = RestartEM(sample_model, sample.fixed)
 
             def run_on_sample(labels, warm):
                 end = sample_em.warm_up(
@@ -288,13 +288,13 @@ def solve_residuals(
 
 
 def _successive_halving(
-    full: Climb,
+    full: RestartEM,
     sample: Sample,
     sample_results: tuple[Parameters, jax.Array],
     max_iter: jax.Array,
     n_leaders: int,
     side_by_side: int,
-) -> End:
+) -> EMResult:
     """Evaluate the restarts of the subsample on all rows, and continue the best distinct restarts.
 
     In the first round, the leaders (the best distinct restarts) take a few EM steps. In the second
@@ -320,7 +320,7 @@ def _successive_halving(
         no_steps = IterationResult(
             full.resume_from(t, u), none > 0, none, empty_trace(CAPACITY, jnp.float64)
         )
-        return End.from_result(full.model, no_steps)
+        return EMResult.from_result(full.model, no_steps)
 
     # Numbers of restarts that continue in the first, the second, and every later round.
     n_continuing = jnp.asarray([n_leaders, _FINALISTS, 1])
@@ -339,7 +339,7 @@ def _successive_halving(
             result = full.run_em(
                 full.resume_from(end.t, end.u), most, end.done, end.n_iter, end.trace
             )
-            return End.from_result(full.model, result)
+            return EMResult.from_result(full.model, result)
 
         def continue_or_stop(end, stops):
             return jax.lax.cond(stops | end.done, lambda end: end, continue_em, end)

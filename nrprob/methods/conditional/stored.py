@@ -25,7 +25,7 @@ from nrprob.estimator.stored import check_survey, collect_labels, start_seed
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.em import Hyperparameters, Model, Parameters, Residuals
 from nrprob.methods.conditional.regression import Removal
-from nrprob.methods.conditional.solver import Climb, Fit, distinct_leaders, free_weights_improve
+from nrprob.methods.conditional.solver import Fit, RestartEM, distinct_leaders, free_weights_improve
 from nrprob.methods.conditional.starts import stratified_sample
 from nrprob.methods.conditional.stored_checks import check_in_memory, fits_table
 from nrprob.methods.conditional.stored_rows import collect_rows, learn_columns, mean_by_group
@@ -68,10 +68,10 @@ def _run_on_sample(
     warm-up. The other arguments are as in `Model`.
     """
     data, hyperparameters, starts, warm, fixed = task
-    climb = Climb(Model(data, hyperparameters, covariance, robust, k, free), fixed)
+    restart_em = RestartEM(Model(data, hyperparameters, covariance, robust, k, free), fixed)
 
     def run_restart(labels, warm):
-        return climb.warm_up(
+        return restart_em.warm_up(
             labels, warm if warm_up else None, _SAMPLE_STEPS, hyperparameters.max_iter
         ).t
 
@@ -85,11 +85,13 @@ def _at_sample(
 ) -> jax.Array:  # fmt: skip
     """Labels (S, n) of the n rows of the subsample, given the parameters ``every`` of S restarts.
 
-    The other arguments are as in `Climb` and `Model`.
+    The other arguments are as in `RestartEM` and `Model`.
     """
-    climb = Climb(Model(data, hyperparameters, covariance, robust, k, free), fixed)
-    none = jnp.zeros((k, climb.model.n_groups), data.y.dtype)
-    return jax.lax.map(lambda t: climb.model.row_labels(climb.resume_from(t, none).w), every)
+    restart_em = RestartEM(Model(data, hyperparameters, covariance, robust, k, free), fixed)
+    none = jnp.zeros((k, restart_em.model.n_groups), data.y.dtype)
+    return jax.lax.map(
+        lambda t: restart_em.model.row_labels(restart_em.resume_from(t, none).w), every
+    )
 
 
 class Ends(NamedTuple):

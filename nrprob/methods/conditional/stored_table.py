@@ -211,7 +211,7 @@ class _StoredTable:
 
 
 @dataclass
-class _Climb:
+class _EMResult:
     """Result of EM over all samples.
 
     Attributes
@@ -230,7 +230,7 @@ class _Climb:
     trace: list[float]
 
     @classmethod
-    def run(cls, stored: _StoredTable, settings: Settings, state: JointState) -> _Climb:
+    def run(cls, stored: _StoredTable, settings: Settings, state: JointState) -> _EMResult:
         """Take EM steps from ``state`` until convergence, but at most ``max_iter`` steps."""
         model, template = stored.model, stored.template
         tol, covariance = model.tol, model.covariance
@@ -267,20 +267,20 @@ def fit_stored_table(
     model._check_table(stored.table, seen.design)
     decision = stored.search()
     settings = stored.settings(decision)
-    climb = _Climb.run(stored, settings, stored.initial_state(decision))
-    _store_result(model, stored, decision, settings, climb)
+    result = _EMResult.run(stored, settings, stored.initial_state(decision))
+    _store_result(model, stored, decision, settings, result)
     return model
 
 
 def _store_result(
-    model: Any, stored: _StoredTable, decision: Decision, settings: Settings, climb: _Climb
+    model: Any, stored: _StoredTable, decision: Decision, settings: Settings, result: _EMResult
 ) -> None:
     """Set the fitted attributes of the model.
 
     ``decision`` is the fit to the subsample, ``settings`` are the settings of the EM over all
-    samples, and ``climb`` is the result of this EM.
+    samples, and ``result`` is the result of this EM.
     """
-    seen, k, state = stored.seen, model.n_clusters, climb.state
+    seen, k, state = stored.seen, model.n_clusters, result.state
     shared = stored.template, settings, state
     step = partial(block_labels, covariance=model.covariance, soft=seen.rows.membership)
     labels, membership = collect_labels(seen, stored.blocks.map_blocks(step, *shared), k)
@@ -292,11 +292,11 @@ def _store_result(
         units = Units.from_scale(stored.scaling.centre, stored.scaling.scale)
         offset = units.log_det * seen.n_all
     model._store_results(
-        Restarts(None, np.array([-climb.objective - offset]), np.array([climb.converged])),
+        Restarts(None, np.array([-result.objective - offset]), np.array([result.converged])),
         labels=labels, sizes=table.sum(0), membership=membership,
-        trace=-np.array(climb.trace) - offset, n_iter=len(climb.trace) - 1,
+        trace=-np.array(result.trace) - offset, n_iter=len(result.trace) - 1,
     )  # fmt: skip
-    model._search_restarts, model._steps = model._restarts, np.array([len(climb.trace) - 1])
+    model._search_restarts, model._steps = model._restarts, np.array([len(result.trace) - 1])
     model._start_kinds = start_kinds(stored.data, k, model._start_exponents)
     model.noise_ = model.noise_gain_ = 0.0
     model._is_balanced = False
@@ -308,7 +308,7 @@ def _store_result(
     )  # fmt: skip
     model.log_likelihood_ = _log_likelihood(stored, settings, state, model.covariance) + offset
     model.penalty_ = model.objective_ + model.log_likelihood_
-    _warn_of_result(model, stored, decision, climb, table)
+    _warn_of_result(model, stored, decision, result, table)
 
 
 def _log_likelihood(
@@ -330,7 +330,7 @@ def _log_likelihood(
 
 
 def _warn_of_result(
-    model: Any, stored: _StoredTable, decision: Decision, climb: _Climb, table: np.ndarray
+    model: Any, stored: _StoredTable, decision: Decision, result: _EMResult, table: np.ndarray
 ) -> None:
     """Warn of doubtful clusters, and set the objective margin.
 
@@ -345,7 +345,7 @@ def _warn_of_result(
     gaps = np.diff(-restarts.objective[optima]) * share
     model._compared = labels[None]
     model._keep_margin(float(gaps[0]) if gaps.size else np.inf)
-    model._warn_equal_clusters(climb.entropy / np.log(max(k, 2)))
+    model._warn_equal_clusters(result.entropy / np.log(max(k, 2)))
     warn_of_single_feature(stored.seen.source.as_table(stored.table.cells), labels)
     model._warn_joint()
     if model._warn_groups(table.astype(int), ""):

@@ -17,7 +17,7 @@ import numpy as np
 
 from nrprob.data.storage.stored import Chunk
 from nrprob.methods.conditional.em import Hyperparameters, Model, Parameters, Residuals, Sums
-from nrprob.methods.conditional.solver import Climb
+from nrprob.methods.conditional.solver import RestartEM
 from nrprob.statistics.xlogx import xlogx
 
 
@@ -133,7 +133,7 @@ def _model_and_mask(block, common, covariance, robust, k, labelled):
     The mask is -inf for clusters that the label of a row excludes, else 0; None without labels.
     """
     model = _block_model(block, common, covariance, robust, k)
-    return model, Climb(model, block.fixed if labelled else None).mask
+    return model, RestartEM(model, block.fixed if labelled else None).mask
 
 
 @partial(jax.jit, static_argnames=_STATIC)

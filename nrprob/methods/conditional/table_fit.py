@@ -30,7 +30,7 @@ from nrprob.methods.conditional.joint_fit import (
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.noise import NoiseFit, noise_table
 from nrprob.methods.conditional.one_component import fit_one_component
-from nrprob.methods.conditional.regression import fit_beside_clusters
+from nrprob.methods.conditional.regression import fit_groups_and_clusters
 from nrprob.methods.conditional.rounding import (
     has_coarse_scores,
     is_coarse,
@@ -429,7 +429,7 @@ class TableMixin(DiagnosticsMixin):
         self._set_joint(decision, data, units, table)
         if units.basis.shape[1] < X.shape[1]:
             # Add the group effects in directions that the coordinates leave out.
-            more, self._unspanned_centres = fit_beside_clusters(
+            more, self._unspanned_centres = fit_groups_and_clusters(
                 units.unspanned(X), design.codes, design.n_groups, membership, mass
             )
             self.effects_ += more

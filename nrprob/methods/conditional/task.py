@@ -88,7 +88,7 @@ def count_leaders(n_init: int) -> int:
     return max(_LEAD, -(-n_init // _ONE_IN))
 
 
-def start_from(labels: Any, n: int, k: int) -> np.ndarray:
+def encode_init(labels: Any, n: int, k: int) -> np.ndarray:
     """Encode the parameter ``init`` as integers (n,) below ``k``.
 
     Raises

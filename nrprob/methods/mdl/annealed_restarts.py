@@ -23,7 +23,7 @@ from nrprob.methods.mdl.annealing import (
     Runs,
     solve_multiview,
 )
-from nrprob.methods.mdl.configurations import CELLS, Configuration, first_splits
+from nrprob.methods.mdl.configurations import CELLS, Configuration, sum_of_critical_temperatures
 from nrprob.methods.mdl.feature_lengths import IsotropicLengths
 from nrprob.methods.mdl.informed_length import InformedLength
 from nrprob.methods.mdl.informed_search import InformedSearch, SearchResult
@@ -142,7 +142,7 @@ class AnnealedRestarts(ViewClusterer):
         """
         if not isinstance(self.start, str):
             return np.ravel(np.asarray(self.start, float))
-        return 1.2 * first_splits(scaled, self._weights) * np.asarray(STARTS)
+        return 1.2 * sum_of_critical_temperatures(scaled, self._weights) * np.asarray(STARTS)
 
     # Results
 

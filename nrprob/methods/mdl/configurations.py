@@ -86,7 +86,7 @@ def dependence_gain(labels: np.ndarray, sizes: Sequence[int]) -> float:
     return float(separate - joint)
 
 
-def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
+def sum_of_critical_temperatures(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
     """Sum over views of the critical temperature of a view.
 
     At its critical temperature, a single cluster of all rows of the view splits. ``scaled`` has the

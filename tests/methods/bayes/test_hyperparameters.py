@@ -292,7 +292,7 @@ def test_joint_distribution(case):
             prior, labels = carry
             now = jax.random.fold_in(key, t)
             X = _rows_given(prior, labels, grouped, covariance == "full", now) * mask
-            fresh = replace(target, rows=X).restate_features().with_hyperparameters(prior)
+            fresh = replace(target, rows=X).recompute_statistics().with_hyperparameters(prior)
             state = _at(fresh, labels, jax.random.fold_in(now, 1))
             result = kernel.step(fresh, state).draw
             return Hyperparameters(*(result[name] for name in Hyperparameters._fields)), result[

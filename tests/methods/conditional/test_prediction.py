@@ -17,7 +17,7 @@ from nrprob.methods.conditional.joint import JointState
 from nrprob.methods.conditional.joint_fit import _distinct_clusters, make_problem
 from nrprob.methods.conditional.joint_search import Ends, Form, Problem
 from nrprob.methods.conditional.new_groups import NewGroups, lay_out_new_groups
-from nrprob.methods.conditional.regression import fit_beside_clusters
+from nrprob.methods.conditional.regression import fit_groups_and_clusters
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.metrics import adjusted_rand_index
 from nrprob.statistics.groups import describe_single_groups, shares_differ
@@ -447,11 +447,11 @@ def test_effects_beside_clusters_are_those_of_an_additive_model():
     rest, effects, centres = rng.normal(size=(90, 7)), rng.normal(size=(3, 7)), np.eye(3, 7)
     rest = rest - rest.mean(0)
     membership = np.eye(3)[cluster]
-    estimate, clusters = fit_beside_clusters(rest, groups, 3, membership)
+    estimate, clusters = fit_groups_and_clusters(rest, groups, 3, membership)
     # Adding effects and centres to the rows adds them to the estimates, up to the level.
     moved = rest + effects[groups] + centres[cluster]
     level = moved.mean(0)
-    more, other = fit_beside_clusters(moved, groups, 3, membership)
+    more, other = fit_groups_and_clusters(moved, groups, 3, membership)
     difference = more - estimate - effects
     np.testing.assert_allclose(difference, difference[:1].repeat(3, 0), atol=1e-12)
     difference = other - clusters - centres

@@ -221,9 +221,11 @@ def test_pieces_of_many_rows_add_up(covariance, errors, monkeypatch):
 
         def three_steps(labels):
             own = em.Model(data, hyperparameters, covariance, errors == "t", len(data.active), True)
-            climb = solver.Climb(own, laid_out.fixed)
-            state = climb.run_em(climb.initial_state(labels, None, 0), 3).state
-            result = own.evaluate_rows(state.t, state.u, 0.9 * state.w, climb.damp, climb.mask)
+            restart_em = solver.RestartEM(own, laid_out.fixed)
+            state = restart_em.run_em(restart_em.initial_state(labels, None, 0), 3).state
+            result = own.evaluate_rows(
+                state.t, state.u, 0.9 * state.w, restart_em.damp, restart_em.mask
+            )
             labels = own.row_labels(result.w)
             return state._replace(w=own.from_pieces(state.w)), labels, result._replace(w=labels)
 
@@ -788,13 +790,13 @@ def test_parameters_of_fewer_digits_lead_no_better_than_they_are(covariance):
         laid_out = model.prepare(X, None, z)
         data, hyperparameters = laid_out.data, laid_out.hyperparameters
         whole = em.Model(data, hyperparameters, covariance, False, len(data.active), True)
-        climb = solver.Climb(whole, None)
+        restart_em = solver.RestartEM(whole, None)
 
         @jax.jit
         def ends(labels):
-            state = climb.run_em(climb.initial_state(labels, None, 0), 500).state
+            state = restart_em.run_em(restart_em.initial_state(labels, None, 0), 500).state
             narrow = jax.tree.map(lambda a: a.astype(np.float32), (state.t, state.u))
-            return state.objective, climb.resume_from(*narrow).objective
+            return state.objective, restart_em.resume_from(*narrow).objective
 
         reached, again = ends(laid_out.starts[0].reshape(-1))
     assert abs(float(again) - float(reached)) < 1e-6

@@ -15,7 +15,7 @@ from nrprob.known import Memberships
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.joint_fit import location_freedom, thresholds
 from nrprob.methods.conditional.one_component import effect_variance, ridge_weight
-from nrprob.methods.conditional.regression import fit_beside_clusters, fit_removal
+from nrprob.methods.conditional.regression import fit_groups_and_clusters, fit_removal
 from nrprob.methods.conditional.table import DiscreteColumn
 from nrprob.methods.conditional.table_data import TableData
 from nrprob.statistics.groups import cross_table
@@ -139,8 +139,8 @@ def numpy_parts(rows, known, weights):
         ),
         "effects": removal.effects,
         "level": removal.level,
-        "unspanned effects": fit_beside_clusters(complete, group, 3, membership, weights)[0],
-        "unspanned centres": fit_beside_clusters(complete, group, 3, membership, weights)[1],
+        "unspanned effects": fit_groups_and_clusters(complete, group, 3, membership, weights)[0],
+        "unspanned centres": fit_groups_and_clusters(complete, group, 3, membership, weights)[1],
         "shrinkage": [c.shrinkage for c in coordinates.values()],
         "scales": [c.scale for c in coordinates.values()],
         "variances": coordinates["tied"].variances,
