@@ -160,7 +160,10 @@ class Evidence:
         result = f"{result} ({format_p(self.p_structure_)})"
         if self.p_gap_ is not None and self.has_gap:
             link = "and" if self.supports_clusters else "but"
-            return f"there are gaps between the groups ({format_p(self.p_gap_)}), {link} {result}"
+            # The gap of the test is between one cluster and all others.
+            several = "at least one group is separated from the others by a gap"
+            gap = several if self.n_clusters > 2 else "there is a gap between the groups"
+            return f"{gap} ({format_p(self.p_gap_)}), {link} {result}"
         if not self.supports_clusters:
             return f"{result}; small or overlapping groups cannot be excluded"
         if self.p_gap_ is None:

@@ -199,9 +199,8 @@ class PartitionGibbs(HMCGibbs):
             labels = pad_labels(call.labels, call.target)
             if call.weights is not None:
                 return resample_labelled(call.target, labels, call.weights, key)
-            state = kernel.begin_without_resampling(
-                call.target, labels, key
-            )  # with the current hyperparameters
+            # Begin with the current hyperparameters.
+            state = kernel.begin_without_resampling(call.target, labels, key)
             return kernel.step(call.target, state).draw
 
 

@@ -637,7 +637,7 @@ NOT_BETTER = "the groups do not predict new rows clearly better than a model wit
     ("test", "first", "last"),
     [
         (test_result(0.01, 0.001), "7 groups of rows that a and b do not explain.",
-         f"Evidence: there are gaps between the groups (p = 0.001), and {BETTER} (p = 0.01)."),
+         f"Evidence: there is a gap between the groups (p = 0.001), and {BETTER} (p = 0.01)."),
         (test_result(0.01, 0.8), "7 groups of rows that a and b do not explain.",
          f"Evidence: {BETTER} (p = 0.01); without a gap between them, they may be parts of one "
          "skewed group."),
@@ -645,7 +645,10 @@ NOT_BETTER = "the groups do not predict new rows clearly better than a model wit
          f"Evidence: {BETTER} (p = 0.01); gaps between groups cannot be tested, since values are "
          "discrete."),
         (test_result(0.07, 0.001), "7 groups of rows that a and b do not explain, with uncertain",
-         f"Evidence: there are gaps between the groups (p = 0.001), but {NOT_BETTER} (p = 0.07)."),
+         f"Evidence: there is a gap between the groups (p = 0.001), but {NOT_BETTER} (p = 0.07)."),
+        (replace(test_result(0.01, 0.001), n_clusters=3), "7 groups of rows that a and b do not",
+         "Evidence: at least one group is separated from the others by a gap (p = 0.001), and "
+         f"{BETTER} (p = 0.01)."),
         (test_result(0.9, 0.8), "There is no evidence of groups that a and b do",
          f"Evidence: {NOT_BETTER} (p = 0.9); small or overlapping groups cannot be excluded."),
         (test_result(None, None, "it is large (600)"),
