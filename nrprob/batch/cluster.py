@@ -153,8 +153,8 @@ def _check_version(who: str, theirs: str, ours: str) -> None:
 def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[Client | None]:
     """Connect to a cluster by `nrprob.scheduler.connect`; yield the client.
 
-    Yields None if ``scheduler`` is None. Raises InputError also if the user names ``devices``,
-    since workers use their own devices.
+    Yields None if ``scheduler`` is None. With a scheduler, raises InputError if ``devices`` are
+    given or `sharded` is active, since workers use their own devices.
     """
     if scheduler is None:
         yield None

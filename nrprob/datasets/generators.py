@@ -233,7 +233,7 @@ def make_multinomial_2d(
 
 
 def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
-    r"""Accuracy of the Bayes-optimal classifier of one partition from its columns.
+    r"""Accuracy of the Bayes classifier that predicts the cluster of a row from its columns.
 
     .. math:: \frac 1K \sum_{x \in \{0, 1\}^m} \max_k p(x | k)
 

@@ -71,7 +71,7 @@ def _max_search_draws(draws: Draws, n_clusters: int) -> int:
 def _set_apart(
     codes: np.ndarray, draws: Draws, loss: Loss, random: np.random.RandomState
 ) -> np.ndarray:
-    """Make samples singletons while the pair loss falls, then merge singletons with each other.
+    """Make samples singletons, and then merge singletons, while this lowers the pair loss.
 
     The function begins with the partition ``codes`` (n_samples,), and returns the new partition.
     Co-clustering probabilities are computed only for pairs of singletons, since a matrix of all

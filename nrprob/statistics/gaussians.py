@@ -117,7 +117,7 @@ class MomentRows:
         )
 
     def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Sum the statistics over the samples of every cell, as `nrprob.statistics.rows.Dense`."""
+        """Sum the statistics over the samples of every cell, as `rows.Dense.cells` does."""
         b, r, s, k = w.shape
 
         def add_block(total, block):

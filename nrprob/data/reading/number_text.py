@@ -100,7 +100,10 @@ class Reading(NamedTuple):
 
 
 def read_number(text: str) -> Reading | None:
-    """Read a text as a number; None if it is not a number with any decimal separator."""
+    """Read a text as a number, with a point and with a comma as decimal separator.
+
+    Returns None if neither is possible.
+    """
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None

@@ -49,9 +49,10 @@ class Slice:
 
 @dataclass(frozen=True)
 class NpyFile:
-    """Rows ``start`` to ``stop`` of a ``.npy`` file whose array is in C order.
+    """Rows ``start`` to ``stop`` of the array in a ``.npy`` file.
 
-    The file at ``path`` holds an array of this shape and dtype, which begins at byte ``offset``.
+    The whole array has the given ``shape`` and ``dtype``, is in C order, and begins at byte
+    ``offset`` of the file ``path``.
     The rows are read explicitly, since the pages of a memory map would count as used memory.
     """
 

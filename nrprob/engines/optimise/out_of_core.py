@@ -9,7 +9,7 @@ O(S K p) and one chunk of rows.
 
 Shapes: n rows in all chunks; a chunk has B blocks of r rows, as in `nrprob.statistics.rows.Rows`; S
 restarts; K clusters; p statistics of a row; ``groups`` known groups. A *level* is one temperature.
-The argument ``block`` of a function is one chunk.
+The argument ``block`` of a function is one chunk. F is the objective, a sum of terms.
 """
 
 from __future__ import annotations

@@ -417,7 +417,8 @@ def solve_reassign(
 
     ``fixed`` (B, r) are the clusters of labelled rows, -1 for all other rows. ``solver`` is
     "sequential" or "batched"; see `nrprob.engines.optimise.reassign`. With ``compressed``, the
-    objective has the additional term n H(C) compression / beta.
+    term (``settings.compression`` / ``settings.beta``) n H(C) is added to the objective, where H(C)
+    is the entropy of the clusters.
     """
     terms, weights, critical = _build_terms(build, rows, settings, compressed)
     active = jnp.arange(n_clusters) < settings.n_clusters

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 def log_all_occupied(n: int, max_components: int, concentration: float) -> np.ndarray:
     r"""Log probability that all components hold a sample, under Dirichlet weights.
 
-    Samples arrive one by one. The last of the k components to be occupied receives its first sample
-    after m samples have occupied the other k - 1 components:
+    Q_k(n) is the probability that n samples leave none of k components empty. Any of the k
+    components can be the last one that receives a sample. Let m be the number of earlier samples,
+    which occupy all k - 1 other components. The factors after :math:`Q_{k-1}(m)` are the
+    probability that m samples avoid one component, and the probability that the next sample is in
+    this component:
 
     .. math:: Q_k(n) = \sum_{m < n} k \, Q_{k-1}(m)
         \frac{\Gamma((k - 1) \alpha + m) \, \Gamma(k \alpha)}{\Gamma((k - 1) \alpha) \,

@@ -1,4 +1,4 @@
-r"""Merge trees of the components of a fit, by dips of the density or by exchange probabilities.
+r"""Trees that merge the components of a draw, by dips of the density or exchange probabilities.
 
 `nrprob.posterior.merge_trees` defines the dip between two components. Centres and covariances of
 the components are posterior means, given the partition and the hyperparameters of a draw.

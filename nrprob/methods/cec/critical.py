@@ -85,12 +85,13 @@ class MomentEstimates:
     matrices. Both estimates are unbiased if the classes have equal covariances, and the pooled
     estimate has a smaller variance.
     If covariances differ, the pooled estimate is biased towards larger weights, since the log
-    determinant is concave. The estimate therefore moves from the pooled estimate :math:`b` to the
-    separate estimate :math:`a`, by the fraction
+    determinant is concave. The estimate therefore moves from the pooled estimate
+    :math:`\hat\beta_p` to the separate estimate :math:`\hat\beta_s`, by the fraction
 
-    .. math:: \max\Big(0, 1 - \frac{2 v}{\max(b - a, 0)^2}\Big)
+    .. math:: \max\Big(0, 1 - \frac{2 v}{\max(\hat\beta_p - \hat\beta_s, 0)^2}\Big)
 
-    of their difference, where v is the variance of :math:`b - a` for equal covariances.
+    of their difference, where v is the variance of
+    :math:`\hat\beta_p - \hat\beta_s` for equal covariances.
 
     For a scatter matrix W in D features with f degrees of freedom and covariance :math:`\Sigma`,
     :math:`\hat G` is an unbiased estimate of the model term up to a constant. For "full", it is
