@@ -142,9 +142,9 @@ class ADFT(TransformClusterer):
         \operatorname{mean}_{z_i = z_j} d_{ij}' A d_{ij} \le 1, \qquad d_{ij} = x_i - x_j,
 
     where :math:`x_i` is row i and :math:`z_i` its known group. With the eigendecomposition
-    :math:`A^{1/2} = H S H'`, it transforms every row by the inverse,
-    :math:`x \leftarrow H S^{-1} H' x`. This shrinks the directions that separate the known groups.
-    A base clusterer then clusters the transformed rows.
+    :math:`A^{1/2} = H S H'`, ADFT transforms every row by the inverse,
+    :math:`x \leftarrow H S^{-1} H' x`. The transformation shrinks the directions that separate the
+    known groups. A base clusterer then clusters the transformed rows.
 
     Parameters
     ----------
@@ -152,8 +152,8 @@ class ADFT(TransformClusterer):
     base : {"em", "kmeans"} or clusterer, default="em"
         Clusterer of the transformed rows. "em" is a spherical Gaussian mixture, initialised at
         random rows, and "kmeans" is k-means, both from scikit-learn. Any clusterer with
-        ``fit_predict`` is accepted; ADFT sets its number of clusters, and its ``random_state`` if
-        this is None.
+        ``fit_predict`` is accepted; ADFT sets the number of clusters of this clusterer, and
+        ``random_state`` of this clusterer if it is None.
     floor : float, default=1e-3
         Lower bound of the eigenvalues S, as a share of the largest. A is often singular, so
         ``floor`` bounds how strongly the remaining directions are stretched. Raise it if noise

@@ -235,7 +235,7 @@ def _solve_restarts(
 class CAMI(SimultaneousClusterer):
     r"""Two Gaussian mixtures with a penalty on their mutual information (CAMI).
 
-    CAMI fits two Gaussian mixtures to the same rows. It minimises the penalised free energy
+    CAMI fits two Gaussian mixtures to the same rows. CAMI minimises the penalised free energy
 
     .. math::
         - \sum_{li} r_{li} \log \frac{\pi_i N(x_l | \theta_i)}{r_{li}}
@@ -257,7 +257,7 @@ class CAMI(SimultaneousClusterer):
         two clusterings share information by nature. With 0, both mixtures are independent EM fits,
         which may coincide. From 0 to 10**6.
     covariance : {"diag", "spherical"}, default="diag"
-        Diagonal or spherical covariances. Its effect is often larger than the effect of ``eta``.
+        Diagonal or spherical covariances. The choice often has a larger effect than ``eta``.
     tied : bool, default=True
         Whether the clusters of a mixture share their variances.
     n_init : int, default=20
@@ -327,7 +327,7 @@ class CAMI(SimultaneousClusterer):
     of the E-step with the parameters fixed.
 
     Two clusterings can share information by nature, for example two ways to pair the neighbours in
-    a ring. They need a lower ``eta``, and may need ``covariance="spherical"``.
+    a ring. Such clusterings need a lower ``eta``, and may need ``covariance="spherical"``.
 
     References
     ----------

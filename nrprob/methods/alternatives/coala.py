@@ -56,7 +56,7 @@ class COALA(PairClusterer):
 
     of clusters a and b, every step compares two candidates: the pair with the smallest distance
     :math:`D_q`, and the pair with the smallest distance :math:`D_o` among those without a
-    cannot-link. It merges the first pair if :math:`D_q < \omega D_o`, and otherwise the second
+    cannot-link. COALA merges the first pair if :math:`D_q < \omega D_o`, and otherwise the second
     pair.
 
     Parameters
@@ -93,14 +93,14 @@ class COALA(PairClusterer):
     n_forced_ : int
         Number of merges down to ``n_clusters`` that violate a cannot-link.
     objective_ : float
-        Sum of within-cluster distances over pairs of merged rows, in the units of ``X``. It serves
-        for comparisons; the merges do not minimise it.
+        Sum of within-cluster distances over pairs of merged rows, in the units of ``X``. The sum
+        serves for comparisons; the merges do not minimise the sum.
     objective_trace_ : ndarray of shape (n_iter + 1,)
         Objective after each merge down to ``n_clusters``.
     n_iter_ : int
         Number of merges down to ``n_clusters``.
     converged_ : bool
-        True.
+        Always True, since all merges are made.
     restarts_ : xarray.Dataset
         Labels and objective of the single run.
     <n_features_in_>

@@ -201,9 +201,9 @@ class ConvEM(SimultaneousClusterer):
         + \frac{\lambda}{2} \sum_{ij} (\mu_i' \nu_j)^2
 
     over :math:`\pi, \tau, \mu, \nu` and :math:`s^2`. The penalty weight :math:`\lambda` favours
-    orthogonal centres :math:`\mu_i` and :math:`\nu_j`. It also identifies the model: without a
-    penalty, a vector added to all :math:`\mu_i` and subtracted from all :math:`\nu_j` changes no
-    density.
+    orthogonal centres :math:`\mu_i` and :math:`\nu_j`. The penalty also identifies the model:
+    without a penalty, a vector added to all :math:`\mu_i` and subtracted from all :math:`\nu_j`
+    changes no density.
 
     Parameters
     ----------

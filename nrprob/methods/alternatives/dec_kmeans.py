@@ -144,8 +144,8 @@ def _solve_restarts(
 class DecKMeans(SimultaneousClusterer):
     r"""Decorrelated k-means: two k-means clusterings with orthogonal centres.
 
-    DecKMeans fits two clusterings :math:`C` and :math:`D` to the same rows, centred at their mean.
-    It minimises
+    DecKMeans fits two clusterings :math:`C` and :math:`D` to the same rows, after the mean of all
+    rows is subtracted. DecKMeans minimises
 
     .. math::
         \sum_i \sum_{x \in C_i} |x - \mu_i|^2 + \sum_j \sum_{x \in D_j} |x - \nu_j|^2 +
@@ -159,9 +159,9 @@ class DecKMeans(SimultaneousClusterer):
     n_clusters : int, default=2
         Number of clusters of each of the two clusterings.
     lam : float, default=1.0
-        Penalty weight, in units of the number of rows divided by their mean square. Raise it if the
-        two clusterings are similar. With 0, both are k-means clusterings, which may coincide. From
-        0 to 10**6.
+        Penalty weight, in units of the number of rows divided by the mean square of the rows. Raise
+        it if the two clusterings are similar. With 0, both are k-means clusterings, which may
+        coincide. From 0 to 10**6.
     n_init : int, default=20
         Number of restarts from random rows; the solution with the best objective is kept. At most
         10**6.
@@ -185,8 +185,8 @@ class DecKMeans(SimultaneousClusterer):
         Penalised sum of squares, in squared units of the features.
     objective_trace_ : ndarray of shape (n_iter,)
         Objective of the best restart after each iteration, with at most 512 entries; the last entry
-        is the last iteration. It may increase. ``objective_`` is its minimum over the iterations
-        with the most non-empty clusters.
+        is the last iteration. The objective may increase. ``objective_`` is the minimum over the
+        iterations with the most non-empty clusters.
     representatives_ : ndarray of shape (2, n_clusters, n_features)
         :math:`\mu` and :math:`\nu`, relative to the mean of all rows; 0 for an empty cluster.
     <cluster_centers_>

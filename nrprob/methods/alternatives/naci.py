@@ -125,8 +125,8 @@ def _contrast_width(x: np.ndarray) -> float:
     """Bandwidth sigma that maximises the sum of squares of the centred kernel matrix of the rows.
 
     ``x`` (n, d) are the rows. The kernel of two rows at distance t is exp(-t^2 / (4 sigma^2)). The
-    sum is small for a small sigma, where all kernels of distinct rows are near 0. It is also small
-    for a large sigma, where all kernels are near 1.
+    sum is small for a small sigma, where all kernels of distinct rows are near 0. The sum is also
+    small for a large sigma, where all kernels are near 1.
     """
     square = squareform(pdist(x.astype(float), "sqeuclidean"))
     apart = square[square > 0]
@@ -181,7 +181,7 @@ class NACI(PairClusterer):
     r"""Hierarchical alternative clustering by quadratic mutual information (NACI).
 
     NACI finds clusters of any shape that are informative about the rows and not about the known
-    groups. Starting from single rows, it merges the two clusters with the largest increase of
+    groups. Starting from single rows, NACI merges the two clusters with the largest increase of
 
     .. math:: J(C) = \frac{I(C;X)}{I_0(X)} - \sum_m \eta_m \frac{I(C;Z_m)}{I_0(Z_m)},
         \qquad I(C;Z) = \sum_{c,z} [p(c,z) - p(c)\, p(z)]^2,
@@ -198,7 +198,7 @@ class NACI(PairClusterer):
         Penalty weight of the known labelings: a number for all, or one per labeling. Lower it to
         between 0.01 and 0.1 if the target clusters depend on the known groups, or if there are many
         known groups. Raise it to about 1 for large bandwidths. With 0, NACI ignores the known
-        labels. "auto" runs NACI with 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5 and 1. It selects the
+        labels. "auto" runs NACI with 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5 and 1. "auto" selects the
         result with the largest score: I(C;X), relative to the largest I(C;X) of the results, minus
         the sum of I(C;Z_m) / I(Z_m;Z_m). From 0 to 10**6.
     bandwidth : {"seed", "normal", "contrast"} or float, default="seed"

@@ -78,9 +78,9 @@ class Orthogonalization(TransformClusterer):
     base : {"em", "kmeans"} or clusterer, default="em"
         Clusterer of the projected rows. "em" is a spherical Gaussian mixture, initialised at random
         rows, and "kmeans" is k-means, both from scikit-learn. Any clusterer with ``fit_predict`` is
-        accepted; `Orthogonalization` sets its number of clusters, and its ``random_state`` if this
-        is None. The base clusters the principal components of the projected rows that retain all
-        but 1e-6 of the variance.
+        accepted; `Orthogonalization` sets the number of clusters of this clusterer, and
+        ``random_state`` of this clusterer if it is None. The base clusters the principal components
+        of the projected rows that retain all but 1e-6 of the variance.
     center : bool, default=True
         Whether group means are relative to the mean of all rows. With False they are relative to
         the origin, so the result depends on the origin of the features.
