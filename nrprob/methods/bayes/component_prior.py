@@ -1,14 +1,15 @@
 r"""Prior distribution of the number of components.
 
-A partition z of n samples into k components of sizes n_j has the prior probability
+Let V(k) be a function of the number k of components, and alpha the Dirichlet concentration. A
+partition z of n samples into k components of sizes n_j has the prior probability
 
     p(z) = V(k) prod_j w(n_j) / Z,    w(m) = Gamma(m + alpha) / Gamma(alpha),
 
-with the normalising constant Z. The sum of V(k) prod_j w(n_j) over all partitions into k components
-is V(k) B(n, k), where B is the partial Bell polynomial of the weights w. For V(k) = Gamma(k alpha)
-/ Gamma(n + k alpha), the sum is Q(k) / k!. Q(k) is the probability that n samples of a mixture with
-k components and Dirichlet(alpha) weights leave no component empty. All terms of the recursion for Q
-in `log_all_occupied` are positive, so the recursion is numerically stable.
+where Z normalises. The sum of V(k) prod_j w(n_j) over all partitions into k components is V(k) B(n,
+k), where B is the partial Bell polynomial of the weights w. For V(k) = Gamma(k alpha) / Gamma(n + k
+alpha), the sum is Q(k) / k!. Q(k) is the probability that n samples of a mixture with k components
+and Dirichlet(alpha) weights leave no component empty. All terms of the recursion for Q in
+`log_all_occupied` are positive, so the recursion is numerically stable.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 def log_all_occupied(n: int, max_components: int, concentration: float) -> np.ndarray:
     r"""Log probability that all components hold a sample, under Dirichlet weights.
 
-    Q_k(n) is the probability that n samples leave none of k components empty. Any of the k
-    components can be the last one that receives a sample. Let m be the number of earlier samples,
-    which occupy all k - 1 other components. The factors after :math:`Q_{k-1}(m)` are the
-    probability that m samples avoid one component, and the probability that the next sample is in
-    this component:
+    :math:`Q_k(n)` is the probability that n samples leave none of k components empty. Each of the k
+    components can be the last to receive its first sample. The m samples before this first sample
+    occupy all k - 1 other components. The factors after :math:`Q_{k-1}(m)` are the probability that
+    m samples avoid one component, and the probability that the next sample is in the avoided
+    component:
 
     .. math:: Q_k(n) = \sum_{m < n} k \, Q_{k-1}(m)
         \frac{\Gamma((k - 1) \alpha + m) \, \Gamma(k \alpha)}{\Gamma((k - 1) \alpha) \,
@@ -68,11 +69,11 @@ def log_all_occupied(n: int, max_components: int, concentration: float) -> np.nd
 def log_all_occupied_nml(n: int, max_components: int) -> np.ndarray:
     r"""Log probability that all components hold a sample, under normalised maximum likelihood.
 
-    The sum :math:`D_k` of :math:`\prod_j (n_j / n)^{n_j}` over the labelings that use all k labels
-    satisfies :math:`(n - k) D_k = k (D_{k+2} + 2 D_{k+1})`, with :math:`D_1 = 1` and
-    :math:`D_{n+1} = 0`. The ratios :math:`D_{k+1} / D_k` are therefore a continued fraction. The
-    generating function of :math:`D_k n^n / n!` is :math:`(T / (1 - T))^k`, with Euler's tree
-    function T; its derivative gives the recursion.
+    The sum :math:`D_k` of :math:`\prod_j (n_j / n)^{n_j}` over the labelings that use all k labels,
+    with :math:`n_j` samples of label j, satisfies :math:`(n - k) D_k = k (D_{k+2} + 2 D_{k+1})`,
+    with :math:`D_1 = 1` and :math:`D_{n+1} = 0`. The ratios :math:`D_{k+1} / D_k` are therefore a
+    continued fraction. The generating function of :math:`D_k n^n / n!` is :math:`(T / (1 - T))^k`,
+    with Euler's tree function T; its derivative gives the recursion.
 
     Parameters
     ----------

@@ -120,9 +120,9 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
         """Return the target with the concentration of cluster sizes integrated out.
 
         The concentration is resampled after the split-merge moves. The proposals of these moves
-        must not depend on the current concentration. They therefore use the prior of the labels
-        under the initial concentration. A `SizeMixture` corrects the acceptance
-        probability for the prior in which the concentration is integrated out.
+        must not depend on the current concentration. The proposals therefore use the prior of the
+        labels under the initial concentration. A `SizeMixture` corrects the acceptance probability
+        for the prior in which the concentration is integrated out.
         """
         index = np.abs(SIZE_VALUES - INITIAL_SIZE).argmin()
         fixed = replace(self, which=jnp.asarray(index, self.which.dtype))
@@ -132,14 +132,15 @@ class SizeConcentrationUpdate(ConcentrationUpdate):
 
 @node
 class SizeMixture(JointCode):
-    """Correction of the code of cluster sizes, which integrates the concentration out.
+    """Correction that integrates the concentration out of the code of cluster sizes.
 
     The code length is the length of the sizes with the concentration integrated out, minus the
     length under one fixed concentration.
 
     Attributes
     ----------
-    update : update whose current value is the fixed concentration, as in the terms of the target
+    update : update whose current value is the fixed concentration, which the terms of the target
+        have
     """
 
     incremental: ClassVar[bool] = True

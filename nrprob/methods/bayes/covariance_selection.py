@@ -28,9 +28,9 @@ _MAX_PARTITIONS = len(_SIZES) + 1  # partitions from EM under one covariance; on
 def candidates(n: int, m: int) -> tuple[str, ...]:
     """Covariance models to compare for n samples of m features.
 
-    With few features, the samples determine full covariances. With more features, or with fewer
-    samples than the m (m + 1) parameters of two covariances, "shrunk" replaces "full", which could
-    be chosen by chance.
+    With many features or few samples, "full" could have the shortest length by chance. So "shrunk"
+    replaces "full" above 10 features, and with fewer samples than the m (m + 1) parameters of two
+    covariances. Above 30 features, only "diag" and "tied" are compared.
     """
     if m > 30:
         return "diag", "tied"
@@ -75,8 +75,8 @@ def shortest_lengths(
     Returns
     -------
     dict of str to float
-        Lengths by name of the covariance model, for all `candidates` with a finite length. The
-        length of "shrunk" is infinite if features are linear combinations of others.
+        Lengths by name of the covariance model, for all `candidates` with a finite length. "shrunk"
+        has no finite length if features are linear combinations of others.
     """
     if len(X) > _MAX_ROWS:
         some = np.sort(random.choice(len(X), _MAX_ROWS, replace=False))
@@ -109,9 +109,10 @@ def shortest_lengths(
 
 
 def choose_covariance(lengths: dict[str, float]) -> str:
-    """Return the covariance model with the shortest description length.
+    """Choose the covariance model with the shortest description length.
 
-    The exception: "full" or "shrunk" must be shorter than "diag" and "tied" by more than `_MARGIN`.
+    "full" and "shrunk" are chosen only if their length is shorter than the lengths of "diag" and
+    "tied" by more than `_MARGIN` nats.
     """
     best = min(lengths, key=lambda name: lengths[name])
     fewer = lengths.keys() & {"diag", "tied"} or lengths.keys()

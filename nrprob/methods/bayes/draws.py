@@ -24,7 +24,7 @@ def thin_indices(n_chains: int, n_draws: int, limit: int) -> np.ndarray:
 
 
 def thin_draws(draws: np.ndarray, limit: int) -> np.ndarray:
-    """Thin draws (chain, draw, ...) evenly to at most ``limit``, and at least one per chain."""
+    """Thin draws (chain, draw, ...) to the evenly spaced positions of `thin_indices`."""
     return draws[:, thin_indices(draws.shape[0], draws.shape[1], limit)]
 
 

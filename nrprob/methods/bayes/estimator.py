@@ -82,10 +82,10 @@ class MDLMixture(SampledChains):
         features with ``known`` need it. All but "diag" need ``energy="conjugate"`` and
         ``kernel="collapsed"``. "auto" is "tied" with ``known``, and "diag" if no other is
         available. Otherwise "auto" compares the description lengths of partitions by EM under
-        "diag", "tied", and "full" or "shrunk". It chooses "full" or "shrunk" only if the length is
-        shorter than under "diag" and "tied" by more than 3 nats. With m features, "auto" compares
-        "shrunk" instead of "full" if m is 11 to 30 or if there are fewer than m (m + 1) samples,
-        and neither if m is above 30.
+        "diag", "tied", and "full" or "shrunk". "auto" chooses "full" or "shrunk" only if the length
+        is shorter than under "diag" and "tied" by more than 3 nats. With m features, "auto"
+        compares "shrunk" instead of "full" if m is 11 to 30 or if there are fewer than m (m + 1)
+        samples, and neither if m is above 30.
     likelihood_power : float, default=1.0
         Likelihood tempering exponent of continuous features. Values below 1 allow clusters that are
         not quite Gaussian, and keep skew clusters from being split into components; see Notes.
@@ -102,9 +102,9 @@ class MDLMixture(SampledChains):
         the same way; see Notes. Needs ``energy="conjugate"`` and ``kernel="collapsed"``.
     variance_floor : float or "auto", default="auto"
         Smallest standard deviation of a component, in units of the standard deviation of all
-        samples (``energy="nml"``). It acts as a prior: the posterior depends on it. "auto" is the
-        value of 0.1, 0.2 and 0.4 with the largest leave-one-out probability of the classes ``y``,
-        or 0.2 with fewer than two classes. From 1e-6 to 100.
+        samples (``energy="nml"``). The floor acts as a prior: the posterior depends on the floor.
+        "auto" is the value of 0.1, 0.2 and 0.4 with the largest leave-one-out probability of the
+        classes ``y``, or 0.2 with fewer than two classes. From 1e-6 to 100.
     concentration : float or "auto", default="auto"
         Concentration of the symmetric Dirichlet prior of component sizes (``energy="conjugate"``).
         Large values favour components of similar size. "auto" samples it. If no hyperparameter is
@@ -131,8 +131,8 @@ class MDLMixture(SampledChains):
         (``energy="conjugate"``). From 1e-9 to 1e9.
     coordination_weight : float or "auto", default="auto"
         With ``known`` and counts or binary features: weight of a second code of the features, of
-        each cluster pooled over all known groups. This code makes a cluster similar in all groups;
-        see Notes. From 0 to 1e6.
+        each cluster pooled over all known groups. The second code makes a cluster similar in all
+        groups; see Notes. From 0 to 1e6.
     multi : {"product", "additive"}, default="product"
         How several known labelings combine: each combination of labels is a group, or, for
         continuous features, the effects of the labelings add up.
@@ -156,8 +156,8 @@ class MDLMixture(SampledChains):
         and about the first 100 draws. With a time limit, the result depends on the speed of the
         machine. At most 1e9.
     num_chains : int, default=4
-        Number of chains, at most 10,000. One chain cannot show that another mode was missed, and
-        `fit` warns of it.
+        Number of chains, at most 10,000. With one chain, `fit` warns, since one chain cannot show
+        that another mode was missed.
     init : {"auto", "dispersed", "subsample"} or array-like, default="auto"
         Initial partitions of the chains. "dispersed": one chain with a single component, another
         with ``max_clusters`` random components, and so on. "subsample" runs dispersed chains on
@@ -174,17 +174,18 @@ class MDLMixture(SampledChains):
         which leaves the posterior unchanged. At most 10,000.
     block : int or "auto", default="auto"
         Samples whose labels a Gibbs move of the collapsed kernel updates together; 1 is the usual
-        sweep. The posterior does not depend on it, but rejected blocks cost time; ``sample_stats_``
-        counts them. "auto" grows with the square root of the number of samples.
+        sweep. The block size does not change the posterior, but rejected blocks cost time;
+        ``sample_stats_`` counts the rejected blocks. "auto" grows with the square root of the
+        number of samples.
     prediction_rule : {"joint", "cond"}, default="joint"
         How `predict` averages over draws. "joint" weights each draw by its density of the features,
         which is Bayes' rule; "cond" is the plain average of p(y | x, draw).
     merge : {"dip", None}, default="dip"
         How components become clusters. "dip" merges components that are not separated by a dip of
         the density (`nrprob.posterior.clusters`), since clusters that are not Gaussian have several
-        components. Components whose most frequent classes differ never merge. Counts and binary
-        features are merged by the probability that samples are exchanged. With None, each component
-        is a cluster.
+        components. Components whose most frequent classes differ never merge. Components of counts
+        or binary features merge by the probability that they exchange samples. With None, each
+        component is a cluster.
     dip : float, default=0.5
         With ``merge="dip"``, two clusters are separate if the density between them falls below
         ``dip`` times their peaks. With 0.5, two equal Gaussian clusters are separate if their means
@@ -249,8 +250,8 @@ class MDLMixture(SampledChains):
         Whether the chains agree; otherwise `fit` warns. With ``num_samples="auto"``, whether the
         stopping rule holds (see Notes); otherwise, whether all R-hat are below 1.05. With a fixed
         number of draws, `fit` also warns if a bulk effective sample size is below 100; this does
-        not change ``converged_``. Agreement is necessary only: all chains may have missed the same
-        mode.
+        not change ``converged_``. Agreement does not prove convergence: all chains may have missed
+        the same mode.
     stopped_ : str
         Reason why sampling ended: "converged", "max_samples", "max_seconds"; "max_memory" if the
         limit of 1 GB ended the run before ``max_samples`` draws; "num_samples" after a fixed number
@@ -335,10 +336,10 @@ class MDLMixture(SampledChains):
         \frac{\Gamma(m \alpha)}{\Gamma(n + m \alpha)}.
 
     The prior here has the term m = k alone, with :math:`p_K(m) \propto 1 / m!`, or constant if
-    ``unordered``. So it is a mixture of finite mixtures, with :math:`\alpha` uniform on its grid,
-    given that no component is empty. Under ``energy="nml"``, :math:`Q_k` is the share of labelings
-    without empty components in the normalised maximum likelihood of k labels. The label code is
-    asymptotically equal to the code with a Dirichlet prior of concentration 0.5.
+    ``unordered``. So the prior here is a mixture of finite mixtures, with :math:`\alpha` uniform on
+    its grid, given that no component is empty. Under ``energy="nml"``, :math:`Q_k` is the share of
+    labelings without empty components in the normalised maximum likelihood of k labels. The label
+    code is asymptotically equal to the code with a Dirichlet prior of concentration 0.5.
 
     *Algorithm.* One iteration of the collapsed kernel:
 
@@ -357,7 +358,7 @@ class MDLMixture(SampledChains):
     under "diag", otherwise at most O(n d^2), plus the labels of all draws.
 
     *Stopping rule.* With ``num_samples="auto"``, `fit` examines the chains after 500, 1,000, 2,000,
-    4,000, ... draws. It stops if the log density, the numbers of clusters and of components, the
+    4,000, ... draws. `fit` stops if the log density, the numbers of clusters and of components, the
     share of the largest cluster and the variation of information to ``labels_`` have
     rank-normalised R-hat below 1.01 and bulk effective sample sizes of at least 400, and the log
     density a tail effective sample size of 100 (Vehtari et al., 2021). In addition, the value
@@ -377,11 +378,11 @@ class MDLMixture(SampledChains):
     Wishart with d + 2 degrees of freedom and mean s I. S, s and nu (1 to 500) are sampled. With a
     large nu, the covariances of the clusters are similar.
 
-    *Tempering.* With ``likelihood_power`` below 1 this is a generalised posterior, after the
-    coarsened posterior of Miller and Dunson (2019): frequencies of draws are not probabilities
+    *Tempering.* With ``likelihood_power`` below 1 the posterior is a generalised posterior, after
+    the coarsened posterior of Miller and Dunson (2019): frequencies of draws are not probabilities
     under the model. The exponent does not apply to the code of the labels, so that a low exponent
-    favours few clusters: compare the number of clusters along exponents from 0.5 to 1. It does not
-    apply to the predictive density of new samples either.
+    favours few clusters: compare the number of clusters along exponents from 0.5 to 1. The exponent
+    does not apply to the predictive density of new samples either.
 
     *Student t errors.* With ``errors="t"`` the covariance S of sample i is divided by :math:`w_i
     \sim \mathrm{Gamma}(f / 2, f / 2)`, on 16 values from 0.007 to 3.5, so that the sample is t
@@ -407,19 +408,19 @@ class MDLMixture(SampledChains):
     cluster and the error. S, all centres and all offsets are integrated out. Known structure may
     also be numeric: :math:`t_i` are standardised covariates, memberships, or indicators of several
     labelings with ``multi="additive"``. Then :math:`A' t_i` replaces :math:`a_g`, and the row of A
-    for each covariate is :math:`N(0, S / \omega)`. This is the model of `ConditionalMixture`.
+    for each covariate is :math:`N(0, S / \omega)`. `ConditionalMixture` has the same model.
 
     With ``known``, counts and binary features have the description length
 
     .. math:: L = \sum_{c, g} \phi(\text{cluster } c \text{ in group } g)
-        + \lambda \sum_c \phi(\text{cluster } c) + \phi(\text{labels}),
+        + \gamma \sum_c \phi(\text{cluster } c) + \phi(\text{labels}),
 
-    where :math:`\lambda` is ``coordination_weight``. The first sum is the objective of `CCIB`
+    where :math:`\gamma` is ``coordination_weight``. The first sum is the objective of `CCIB`
     (Gondek, 2005, eq. 4.10) plus the code of the parameters of each pair of cluster and group. The
-    data are counted :math:`1 + \lambda` times, so that this is a generalised posterior unless
-    :math:`\lambda` is 0. "auto" considers the partition into the known groups. It is the weight at
-    which this partition saves, in the second sum, half of the code length of its labels, but at
-    most 0.3. So clusters that repeat the known groups never improve the objective.
+    data are counted :math:`1 + \gamma` times, so that the posterior is a generalised posterior
+    unless :math:`\gamma` is 0. The value "auto" is the weight at which the partition into the known
+    groups saves, in the second sum, half of the code length of its labels, but at most 0.3. So
+    clusters that repeat the known groups never improve the objective.
 
     *Normalised maximum likelihood.* With :math:`m_j` labelled samples in cluster j, of which
     :math:`m_{jc}` have class c, the code "nml" is
@@ -572,8 +573,8 @@ class MDLMixture(SampledChains):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Samples; a sparse matrix is made dense. Samples to be predicted may be included, without
-            their class in ``y``. This improves the predictions.
+            Samples; a sparse matrix is made dense. Samples to be predicted may be included, with -1
+            in ``y``, which improves the predictions.
         y : array-like of shape (n_samples,), optional
             Classes, -1 where unknown.
         known : array-like, optional

@@ -234,8 +234,9 @@ class BinaryFeatures(DiscreteFeatures):
 def max_count(X: np.ndarray) -> int:
     """Largest total count that the code of a cell needs.
 
-    It is the number of all tokens of ``X`` (n, m), plus the largest allowed number of tokens of one
-    new sample: `COUNT_FACTOR` times the largest number of tokens of a sample in ``X``.
+    The result is the number of all tokens of ``X`` (n, m), plus the largest allowed number of
+    tokens of one new sample: `COUNT_FACTOR` times the largest number of tokens of a sample in
+    ``X``.
     """
     total = X.sum(1)
     return int(total.sum() + COUNT_FACTOR * max(total.max(initial=0), 1))
@@ -253,7 +254,7 @@ def _grouping_gain(code: CellCode, cells: Any) -> Any:
 def _balanced_weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
     """Weight of the code of clusters pooled over known groups, at most `_MAX_COORDINATION`.
 
-    Compared with one cluster, the partition into the known groups makes this code shorter, but the
+    The partition into the known groups makes the pooled code shorter than one cluster does, but the
     labels of the partition cost nats. At the returned weight, the weighted saving is half of the
     cost of the labels. ``x`` (n, p) are statistics, and ``group`` (n,) the known groups.
     """
@@ -321,8 +322,8 @@ class SampledGaussian(FeatureModel):
     def grid(self, *, grouped: bool) -> Hyperparameters:
         """Grids of the hyperparameters; a fixed hyperparameter has a grid of one value.
 
-        ``grouped`` states whether there is known structure. If not, the precision of the effects
-        of known structure is fixed.
+        ``grouped`` states whether there is known structure. Without known structure, the grid of
+        ``group_precision`` has one value.
         """
         grid = GRID if grouped else GRID._replace(group_precision=GRID.group_precision[-1:])
         if self.covariance == "shrunk":

@@ -4,17 +4,17 @@ The *members* of a move are the samples of the cluster to split, or of the two c
 The *sides* are the two clusters into which the move may divide the members. A side has N members y
 with weights a, which are scale weights times the tempering exponent ``power``. The prior has the
 precision kappa, the scatter Psi and f0 degrees of freedom. The centre of the side has the posterior
-precision k and mean m; the covariance has the posterior scatter A and f degrees of freedom:
+precision k and mean u; the covariance has the posterior scatter A and f degrees of freedom:
 
-    k = kappa + sum a,   m = sum a y / k,   A = Psi + sum a y y' - k m m',   f = f0 + power N.
+    k = kappa + sum a,   u = sum a y / k,   A = Psi + sum a y y' - k u u',   f = f0 + power N.
 
-If a member y of weight a joins the side, its squared distance is q = (y - m)' A^-1 (y - m), and the
-code length increases by
+If a member y of weight a joins the side, its squared distance is q = (y - u)' A^-1 (y - u). With e
+features, the code length increases by
 
-    T(N) + d/2 log((k + a) / k) + (f + power)/2 log(1 + a k / (k + a) q) + power/2 log det A,
-    T(N) = log Gamma_d(f / 2) - log Gamma_d((f + power) / 2),
+    T(N) + e/2 log((k + a) / k) + (f + power)/2 log(1 + a k / (k + a) q) + power/2 log det A,
+    T(N) = log Gamma_e(f / 2) - log Gamma_e((f + power) / 2),
 
-up to a constant, with the multivariate gamma function Gamma_d. A^-1 and log det A change by updates
+up to a constant, with the multivariate gamma function Gamma_e. A^-1 and log det A change by updates
 of rank one when a member changes its side. If all clusters share one covariance, A contains the
 scatter of all samples. A is then computed from the sides at the beginning of a scan, and is
 constant during the scan.
@@ -103,9 +103,9 @@ class GaussianSides:
         return rows.reshape(len(rows), -1)
 
     def _moments(self, inside: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Weighted sums (s, B, e), precisions k (s,) and second moments (s, B, e, e).
+        """Weighted sums (s, B, e), precisions k (s,) and second moments (s, B, e, e) of s sets.
 
-        They belong to the s sets of members that the masks ``inside`` (s, m) select.
+        The masks ``inside`` (s, m) select the members of the s sets.
         """
         a = inside * self.weight
         weighted = a[:, :, None, None] * self.rows
@@ -236,8 +236,8 @@ def pooled_distances(
 
     The pooled scatter of a pair is the sum of its two scatters. Let s and t be the quadratic forms
     of the difference of means with the inverses of the two scatters. The quadratic form with the
-    inverse of the sum is approximated by s t / (s + t). This is exact for scatters that are
-    multiples of each other, and needs no matrix per pair.
+    inverse of the sum is approximated by s t / (s + t). The approximation is exact for scatters
+    that are multiples of each other, and needs no matrix per pair.
 
     Parameters
     ----------

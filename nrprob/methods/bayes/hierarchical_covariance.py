@@ -15,7 +15,7 @@ be unbounded if all clusters lie in parallel planes, as clusters of duplicated s
 
 Given S, the description length of a partition is a sum over clusters, whose centres and covariances
 are integrated out. To sample S, the update first samples the covariances of the clusters, and then
-S given these.
+S given these covariances.
 """
 
 from __future__ import annotations

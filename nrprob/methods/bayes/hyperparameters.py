@@ -109,12 +109,12 @@ def _update_lines(
 ) -> Any:
     """Update the hyperparameters along lines of the grid.
 
-    There is one line per hyperparameter, and one line with the direction `_TRADE`. The function
-    ``candidate_steps(i, sweep, index, size)`` returns the positions of the candidates of update i,
-    relative to the position ``index`` of the current value on a line of ``size`` points. The
-    function ``choose(i, log_p)`` returns the index of the new value among the candidates, from
-    their log probabilities. If the grid of a hyperparameter is short, all its points are
-    candidates. Returns the likelihood under the new hyperparameters.
+    There is one line per hyperparameter, and one line along which variance and freedom change
+    jointly (`_TRADE`). The function ``candidate_steps(i, sweep, index, size)`` returns the
+    positions of the candidates of update i, relative to the position ``index`` of the current value
+    on a line of ``size`` points. The function ``choose(i, log_p)`` returns the index of the new
+    value among the candidates, from their log probabilities. If the grid of a hyperparameter is
+    short, all its points are candidates. Returns the likelihood under the new hyperparameters.
     """
     sizes = np.asarray([values.shape[0] for values in grid])
     trade = np.asarray(_TRADE)

@@ -26,8 +26,8 @@ class ExportedPosterior(Replicated):
         ----------
         log_likelihood : bool or "auto", default="auto"
             Whether to export the pointwise log likelihood, which `arviz.loo` needs: one float64 for
-            each draw and sample. A model has none if ``energy_`` is "nml", if ``likelihood_power``
-            is below 1, or if counts or binary features have known groups and
+            each draw and sample. There is no pointwise log likelihood if ``energy_`` is "nml", if
+            ``likelihood_power`` is below 1, or if counts or binary features have known groups and
             ``coordination_weight`` is not 0. In these cases "auto" warns, and True raises
             ValueError.
         parameters, posterior_predictive : bool, default=False
@@ -157,7 +157,8 @@ class ExportedPosterior(Replicated):
     def _exports_log_likelihood(self, requested: Any) -> bool:
         """Whether `to_arviz` exports the pointwise log likelihood.
 
-        If the model has none, the value "auto" of ``requested`` warns, and True raises ValueError.
+        ``requested`` is the parameter ``log_likelihood``. If the model has no pointwise log
+        likelihood, "auto" warns, and True raises ValueError.
         """
         if not isinstance(requested, bool):
             self._check_choice("log_likelihood", requested, ("auto",), "or a boolean")

@@ -163,7 +163,7 @@ def _name_columns(columns: np.ndarray) -> str:
 def _find_dependent(X: np.ndarray) -> np.ndarray:
     """Mask (m,) of features of standardised samples ``X`` (n, m) to drop as linearly dependent.
 
-    Each of them is a linear combination of features that are not in the mask.
+    Each masked feature is a linear combination of features that are not masked.
     """
     dependent = np.zeros(X.shape[1], bool)
     if X.size:

@@ -78,7 +78,7 @@ class MixtureModel:
     def _concentrations(self) -> tuple[float | None, float | None]:
         """Dirichlet concentrations of cluster sizes and of classes.
 
-        These are fixed values, or initial values of concentrations that are sampled. They are None
+        The values are fixed, or initial values of concentrations that are sampled. Both are None
         for normalised maximum likelihood.
         """
         if self.features.energy == "nml":

@@ -133,11 +133,11 @@ class Sampled(Clusterer):
 
         .. math:: p(y | x, D) = \frac{\sum_s p(x, y | s)}{\sum_s p(x | s)}
 
-        for features x and class y of a new sample, draws s, and the data D of `fit`. This is
-        ``prediction_rule="joint"``; "cond" averages p(y | x, s). The new sample joins a component
-        of the draw or a new component. p(x, y | s) is the sum of exp(-l) over these components,
-        where l is the increase of the description length. See Yin (2007), eqs. (4.7) and (4.9),
-        whose denominator is p(x | D).
+        for features x and class y of a new sample, draws s, and the data D of `fit`. This average
+        is ``prediction_rule="joint"``; "cond" is the plain average of p(y | x, s) over s. The new
+        sample joins a component of the draw or a new component. p(x, y | s) is the sum of exp(-l)
+        over these components, where l is the increase of the description length. See Yin (2007),
+        eqs. (4.7) and (4.9), whose denominator is p(x | D).
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class Sampled(Clusterer):
 
         where s runs over the S draws, and c over the components of a draw and a new component. With
         ``energy="nml"``, p(x | c, s) is exp(-l), where l is the increase of the code length of the
-        component's features. This is not a density, but comparisons with the same ``energy`` are
+        component's features. exp(-l) is not a density, but comparisons with the same ``energy`` are
         valid. Columns that `fit` dropped do not count. For counts, p(x | c, s) is the probability
         of the tokens of a sample in their order.
 

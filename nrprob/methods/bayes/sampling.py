@@ -158,7 +158,7 @@ class SampledChains(ModelSettings):
         """Merge the components of draws, and diagnose the chains.
 
         Returns the draws with merged clusters, the point estimate (n,) of the partition, and the
-        table of diagnostics. The last result is stored.
+        table of diagnostics. A second call with the same number of draws returns the stored result.
         """
         from nrprob.posterior import point_estimate
 

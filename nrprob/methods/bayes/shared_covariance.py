@@ -8,8 +8,8 @@ for d features, and S ~ inverse-Wishart(d + 1 + nu, nu s I), so s is the prior m
 of S. The centre of cluster c is b_c, and a_g is the offset of known group g. With known covariates
 t_i, A' t_i replaces a_g, and the row of A for each covariate is N(0, S / omega).
 
-Given a partition, S, all centres and all *known effects* (a_g, or A) are integrated out. This is a
-multivariate regression on indicators of the clusters and on the known structure, with a
+Given a partition, S, all centres and all *known effects* (a_g, or A) are integrated out. The model
+is a multivariate regression on indicators of the clusters and on the known structure, with a
 matrix-normal prior of the coefficients. A split of one cluster can then reduce the covariance of
 all clusters, which is impossible given S. Only Gibbs sweeps condition on a sampled S.
 
@@ -111,8 +111,9 @@ def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Ar
 class SharedCovariance(JointCode):
     """Likelihood of Gaussian clusters that share one covariance.
 
-    It is a `Likelihood` and a `JointCode`. The statistics of a sample are, in this order, its
-    features, its covariates, its scale weight if there are weights, indicators of its class, and 1.
+    The class implements `Likelihood`, and is a `JointCode`. The statistics of a sample are, in this
+    order, its features, its covariates, its scale weight if there are weights, indicators of its
+    class, and 1.
 
     Attributes
     ----------

@@ -6,24 +6,26 @@ a `MixtureTarget` invariant. "nml" and "conjugate" are the two distributions of 
 total number of units G.
 
 1. Weights given labels. "nml" pairs components at random and samples the division of units within
-   each pair from its exact conditional distribution. (The published step moves every point between
-   two components by +1 or -1 unit. So a weight between two points changes by 0 or 2 units, and its
-   parity never changes.) "conjugate" samples all weights from a Dirichlet distribution.
-2. Labels of all rows given all other variables. "conjugate" proposes labels for blocks of rows. It
-   rejects a proposal that empties a component. This is valid since the proposal does not depend on
-   the current labels.
+   each pair from its exact conditional distribution. (The published step arranges the components on
+   a line and moves every boundary between two components by +1 or -1 unit. A component between two
+   boundaries then gains or loses 0 or 2 units, so that its number of units stays odd or stays
+   even.) "conjugate" samples all weights from a Dirichlet distribution.
+2. Labels of all rows given all other variables. "conjugate" proposes labels for blocks of rows.
+   "conjugate" rejects a proposal that empties a component. The rejection is valid since the
+   proposal does not depend on the current labels.
 3. Death and rebirth ("nml"). Components of at most one row propose new parameters from the base
    distribution. The acceptance probability is the ratio of likelihoods, not the new likelihood
    alone.
 4. Split and combine, and birth and death of components without rows or with one row; see
    `six_move_jumps`.
 5. Means and scales given labels. "conjugate" samples them from their conditional distribution.
-   "nml" restricts them to a box. It proposes from a distribution that is close to the conditional
-   one, and accepts by the Metropolis-Hastings rule.
+   "nml" restricts them to a box. "nml" proposes from a distribution that is close to the
+   conditional one, and accepts by the Metropolis-Hastings rule.
 6. Probabilities of the classes, from Dirichlet distributions.
 
 Move 4 integrates out the class probabilities, and for "conjugate" also weights, means and scales.
-This is valid because moves 1, 5 and 6 resample them before any other move uses them.
+The integration is valid because moves 1, 5 and 6 resample these parameters before any other move
+uses them.
 """
 
 from __future__ import annotations
@@ -203,7 +205,10 @@ def share_units(
 def draw_labels(
     target: MixtureTarget, mixture: Mixture, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 2: sample labels; also returns the numbers of accepted and of proposed blocks."""
+    """Move 2 of the sampler: sample labels.
+
+    Returns the new state, and the numbers of accepted and of proposed blocks.
+    """
     x = target.x
     log_p = target.coefficients(mixture) @ x.T
     log_p = jnp.where(mixture.active[:, None], log_p, -jnp.inf)
@@ -257,9 +262,9 @@ def rebirth_components(
 def draw_normals(
     target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
 ) -> tuple[Mixture, jax.Array, jax.Array]:
-    """Move 5 of "nml": propose mean and scale of each feature in each component.
+    """Move 5 of the sampler under "nml": propose mean and scale of each feature and component.
 
-    Also returns the numbers of proposals and of acceptances.
+    Returns the new state, and the numbers of proposals and of acceptances.
     """
     scale_key, mean_key, accept_key = jax.random.split(key, 3)
     m = cell_moments(cells, target.n_features)

@@ -26,9 +26,9 @@ _UNIFORM = 0.02  # weight of a uniform density, which makes the proposal density
 def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     """Sample logarithms of gamma variates of shapes ``a > 0`` (any array), with scale 1.
 
-    The method is the rejection sampler of Marsaglia and Tsang (2000). It proposes for the whole
-    array until every element is accepted. For shapes below 1, a Gamma(a) variate is a Gamma(a + 1)
-    variate times U^(1/a) with uniform U, in logarithms to avoid underflow.
+    The method is the rejection sampler of Marsaglia and Tsang (2000). The sampler proposes for the
+    whole array until every element is accepted. For shapes below 1, a Gamma(a) variate is a Gamma(a
+    + 1) variate times U^(1/a) with uniform U, in logarithms to avoid underflow.
     """
     loop_key, boost_key = jax.random.split(key)
     d = jnp.where(a < 1, a + 1, a) - 1 / 3
@@ -76,8 +76,8 @@ def draw_transfer(
     """Sample the division of ``total`` units between two components, given their numbers of rows.
 
     The first component, with n_a rows, gets c units and the second, with n_b rows, ``total - c``.
-    The distribution is ``h(c) = c^n_a (total - c)^n_b / Z`` for c from 1 to ``total - 1``. It is
-    sampled by inversion from the uniform variate ``u``. ``size`` bounds ``total``.
+    The distribution is ``h(c) = c^n_a (total - c)^n_b / Z`` for c from 1 to ``total - 1``. The
+    number c is sampled by inversion from the uniform variate ``u``. ``size`` bounds ``total``.
 
     Returns
     -------

@@ -380,8 +380,8 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     Birth: row i leaves its component a, which has other rows, and becomes a component. The
     parameters of a do not change under "nml". Row i is chosen with the probability w_i / W: w_i is
     the inverse of its density in a, and W the sum of w over all rows that may leave. So one
-    proposal considers all rows, and prefers outliers. Death: one of the s components of one row
-    dies. Its row joins component c, which has other rows, with a probability r_c that is nearly
+    proposal considers all rows, and prefers outliers. Death: one of the s components of a single
+    row dies. Its row joins component c, which has other rows, with a probability r_c that is nearly
     proportional to the density of the row in c. The term *choice* of a birth is the log of
     ``[(1 - up(k + 1)) r_a / s] / [up(k) w_i / W]``, with s after the birth and w before it.
     """

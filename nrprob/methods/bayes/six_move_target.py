@@ -202,7 +202,7 @@ def make_mixture_target(
     class_concentration : float, default=1
         Concentration of the Dirichlet prior of the class probabilities; 1 is uniform.
     unordered : bool, default=True
-        Whether the prior counts the k! permutations of the labels. With False, k components cost
+        Whether the prior omits the factor 1 / k! for k components. With False, k components cost
         log k! nats more.
     partners : array-like of int of shape (n_samples, q), optional
         Nearest rows of each row, for proposals of splits and merges.

@@ -136,8 +136,8 @@ def _summarise_traces(traces: dict[str, np.ndarray]) -> pd.DataFrame:
 def _partition_traces(labels: np.ndarray, reference: np.ndarray) -> dict[str, np.ndarray]:
     """Traces (chain, draw) of two label-invariant quantities of ``labels`` (chain, draw, n).
 
-    They are the share of the largest cluster, and the variation of information to ``reference``
-    (n,).
+    The quantities are the share of the largest cluster, and the variation of information to
+    ``reference`` (n,).
     """
     from nrprob.posterior import label_free
 

@@ -33,7 +33,8 @@ class UnitNormal:
     kappa : precision of the prior of the centre
     power : likelihood tempering exponent
     n_features : number of features d
-    mass : index of n among the statistics of a cluster; -1 without scale weights
+    mass : index of n among the statistics of a cluster; -1, the last statistic, without scale
+        weights
     """
 
     sends: ClassVar[frozenset[str]] = frozenset({"data", "parameters"})

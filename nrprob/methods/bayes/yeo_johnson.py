@@ -5,11 +5,11 @@ standardised feature x is
 
     t(x) = ((1 + x)^l - 1) / l  for x >= 0,   -((1 - x)^(2 - l) - 1) / (2 - l)  for x < 0,
 
-shifted and scaled to mean 0 and variance 1 over the samples of the fit. Each feature has its own
-lambda l, with a uniform prior on a grid. With l = 1 the feature is unchanged; a smaller l shortens
-a long right tail. The density of samples includes the Jacobian of the transforms, so description
-lengths under different lambdas refer to the same data. Clusters that are skew in the same way then
-need not be split into Gaussian pieces.
+shifted and scaled to mean 0 and variance 1 over the samples of the fit. Each feature has a separate
+lambda, written l, with a uniform prior on a grid. With l = 1 the feature is unchanged; a smaller l
+shortens a long right tail. The density of samples includes the Jacobian of the transforms, so
+description lengths under different lambdas refer to the same data. Clusters that are skew in the
+same way then need not be split into Gaussian pieces.
 
 Given the lambdas, the likelihood is the likelihood of transformed features. With centres and
 covariances integrated out, Metropolis steps sample the lambdas, one feature after another.
