@@ -18,7 +18,8 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     """Base class of clusterers whose objective contains a compression term.
 
     The term is [alpha H(C) - H(C|X)] / beta, for clusters C, rows X, the inverse temperature beta
-    and the compression alpha. With alpha = 1, it is the mutual information I(C;X) / beta.
+    and the compression alpha. With alpha = 1, the term is I(C;X) / beta, with the mutual
+    information I.
     """
 
     capabilities = Capabilities(known=("labels", "memberships"), sparse=True)

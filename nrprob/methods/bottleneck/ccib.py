@@ -55,7 +55,7 @@ def weight_rule(coordination: str, automatic: bool, weight: jax.Array) -> Weight
 
     The two terms are the conditional entropy and the coordination term. The first has weight 1. If
     the user sets the weight of the coordination term, and the coordination is marginal, this weight
-    is constant. In all other cases, it depends on the curvatures.
+    is constant. In all other cases, the weight depends on the curvatures.
 
     Parameters
     ----------
@@ -168,8 +168,8 @@ class ModelBottleneck(ConditionalBottleneck):
 class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
     r"""Coordinated conditional information bottleneck (CCIB).
 
-    CCIB finds clusters C that are informative about the features Y given the known structure Z. It
-    minimises, in nats of the whole data set,
+    CCIB finds clusters C that are informative about the features Y given the known structure Z.
+    CCIB minimises, in nats of the whole data set,
 
     .. math:: n H(Y|C,Z) + \lambda G(C) + n I(C;X) / \beta
 
@@ -179,10 +179,10 @@ class CCIB(WeightedMixin, BottleneckEstimator):  # type: ignore[misc]
     :math:`\lambda`, makes a cluster mean the same in all known groups. There are two choices of G:
 
     * "residual": half the within-cluster scatter of the residuals from the means of the known
-      groups. It does not favour clusters that equal the known groups (C = Z), however many features
-      Z determines.
-    * "marginal": G = n H(Y|C), as published. It rewards C = Z if Z determines many more features
-      than the target clusters.
+      groups. "residual" does not favour clusters that equal the known groups (C = Z), however many
+      features Z determines.
+    * "marginal": G = n H(Y|C), as published. "marginal" rewards C = Z if Z determines many more
+      features than the target clusters.
 
     Parameters
     ----------

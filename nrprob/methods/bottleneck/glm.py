@@ -336,9 +336,9 @@ def leading_curvatures(
 
     The objective is expanded about ``n_clusters`` identical clusters, which have the coefficients
     ``coef`` (C, 1, J, d) of the null model. A change e of the log memberships of one cluster
-    changes the masses of the cluster by mass e / n_clusters. Its coefficients change by the
-    corresponding Newton step. The losses of the rows in the cluster then change by -B e, with the
-    linear map
+    changes the masses of the cluster by mass e / n_clusters. The coefficients of the cluster change
+    by the corresponding Newton step. The losses of the rows in the cluster then change by -B e,
+    with the linear map
 
     .. math:: B e(x) = \sum_j r_{xj} a_x^T H_j^{-1} \sum_{x'} p(x') a_{x'} r_{x'j} e(x')
 

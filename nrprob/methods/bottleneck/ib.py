@@ -101,10 +101,10 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     .. math:: n H(Y|C) + n \, [\alpha H(C) - H(C|X)] / \beta
 
     over the memberships p(c|x). C are the clusters, Y the features, :math:`\beta` is the inverse
-    temperature and :math:`\alpha` the ``compression``. With :math:`\alpha = 1`, this is the
-    published Lagrangian I(C;X) - beta I(C;Y), times n / beta, up to the constant n H(Y). With
-    :math:`\alpha = 0`, it is information distortion. With ``beta=None``, IB anneals :math:`\beta`
-    until the labels are hard; then the second term vanishes.
+    temperature and :math:`\alpha` the ``compression``. With :math:`\alpha = 1`, the objective is
+    the published Lagrangian I(C;X) - beta I(C;Y), times n / beta, up to the constant n H(Y). With
+    :math:`\alpha = 0`, the objective is information distortion. With ``beta=None``, IB anneals
+    :math:`\beta` until the labels are hard; then the second term vanishes.
 
     Parameters
     ----------
@@ -116,16 +116,17 @@ class IB(WeightedUnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
         Optimiser. "sequential", "batched" and "agglomerative" give hard labels. "split" increases
         the number of clusters one by one, at the inverse temperatures at which the largest cluster
-        can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, and uses
-        ``cooling`` only if a split does not occur at its critical inverse temperature. Use it to
-        compare with `CrossPartition`.
+        can be divided, until there are ``n_clusters`` soft clusters. "split" is deterministic, and
+        uses ``cooling`` only if a split does not occur at its critical inverse temperature. Use
+        "split" to compare with `CrossPartition`.
     <cooling>
     <noise>
     quench : float or "auto", default="auto"
         Spread of the initial temperatures. The first restart begins just below the critical inverse
         temperature of the first split. The other restarts begin at inverse temperatures that
-        increase geometrically, up to ``quench`` times this value. Raise it for more diverse
-        restarts; 1 starts all restarts at the same temperature. "auto" is 100. From 1 to 10**5.
+        increase geometrically, up to ``quench`` times the critical inverse temperature. Raise it
+        for more diverse restarts; 1 starts all restarts at the same temperature. "auto" is 100.
+        From 1 to 10**5.
     <polish>
     <n_init>
     <max_iter>
@@ -263,9 +264,9 @@ class IBSI(SplittingBottleneck):
     <n_clusters>
     gamma : float
         Penalty weight of I(C;Z). Raise it until the clusters are independent of the known groups.
-        It must outweigh the features that the known groups determine, so it grows with their
-        number. Far too large values keep the labels near their initial values; `fit` warns
-        above three times the number of samples. From 0 to 10**9.
+        The penalty must outweigh the features that the known groups determine, so more of these
+        features need a larger ``gamma``. Far too large values keep the labels near their initial
+        values; `fit` warns above three times the number of samples. From 0 to 10**9.
     damped : bool, default=True
         Whether to damp the fixed-point iteration. With False, IBSI runs the published iteration,
         which can increase the objective for a large ``gamma``.
@@ -278,9 +279,9 @@ class IBSI(SplittingBottleneck):
     solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
         Optimiser. "sequential", "batched" and "agglomerative" give hard labels. "split" increases
         the number of clusters one by one, at the inverse temperatures at which the largest cluster
-        can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, and uses
-        ``cooling`` only if a split does not occur at its critical inverse temperature. Use it to
-        compare with `CrossPartition`.
+        can be divided, until there are ``n_clusters`` soft clusters. "split" is deterministic, and
+        uses ``cooling`` only if a split does not occur at its critical inverse temperature. Use
+        "split" to compare with `CrossPartition`.
     <cooling>
     <noise>
     <polish>
@@ -322,7 +323,7 @@ class IBSI(SplittingBottleneck):
     -----
     The algorithm is the same as in `IB`, with the penalty in the update of the memberships. The
     penalty I(C;Z) is convex in the memberships, and the published update assumes that it is
-    concave. Above some ``gamma``, that update therefore increases the objective. With
+    concave. Above some ``gamma``, the published update therefore increases the objective. With
     ``damped=True``, every step is multiplied by 1 / (1 + beta gamma), and the objective never
     increases.
 
