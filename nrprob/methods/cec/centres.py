@@ -45,7 +45,7 @@ def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMa
 
     Returns
     -------
-    features : function that standardises rows, also new ones
+    features : function that standardises rows of the fit, and new rows
     task : the standardised rows in the block, and their classes
     """
     n = len(X)
@@ -81,7 +81,7 @@ def squared_distances(x: jax.Array, centres: jax.Array) -> jax.Array:
 def weighted_means(x: jax.Array, w: jax.Array, old: jax.Array) -> jax.Array:
     """Cluster means (k, p): weighted means of rows x (N, p), with the weights w (N, k).
 
-    A cluster whose weights are all 0 keeps its row of ``old`` (k, p).
+    A cluster whose weights are all 0 keeps its previous mean, a row of ``old`` (k, p).
     """
     size = w.sum(0)[:, None]
     sums = jnp.matmul(w.T, x, precision=jax.lax.Precision.HIGHEST)
@@ -183,7 +183,7 @@ def store_result(
     Parameters
     ----------
     model : estimator
-    task : its input
+    task : input of the fit
     result : solutions of all calls of the compiled program
     named : whether clusters are renumbered by the classes that `name_clusters` matches to them
     unit, shift : the reported objective is ``unit`` times the solver's objective, plus ``shift``

@@ -46,7 +46,9 @@ _MIN_SIZE = 1e-8  # lower bound of a component's number of rows in divisions
 
 
 class EMParameters(NamedTuple):
-    """Settings of `solve_constrained_mixture`. JAX traces all: new values need no compilation.
+    """Settings of `solve_constrained_mixture`.
+
+    JAX traces all settings, so that new values need no compilation.
 
     Attributes
     ----------
@@ -220,8 +222,8 @@ class ConstrainedMixture(PairEstimator):
         fewer rows per component.
     links : {"both", "must", "cannot"}, default="both"
         Links implied by the labels ``y``: "must" links rows of one class, "cannot" separates rows
-        of different classes (a class may then have several clusters), "both" does both. This
-        parameter has no effect on ``must_link`` and ``cannot_link``.
+        of different classes (a class may then have several clusters), "both" does both. ``links``
+        has no effect on the pairs in ``must_link`` and ``cannot_link``.
     reg : float, default=1e-3
         Ridge added to the scatter of every component, in units of the columns' variances. Raise it
         if components collapse onto few rows. At most 10**6.
@@ -283,18 +285,18 @@ class ConstrainedMixture(PairEstimator):
        posteriors of the rows.
 
     The E-step is exact if units connected by cannot-links have at most 50,000 joint labelings, and
-    if the tables of these labelings have at most 5,000,000 entries together. For labels without
-    further cannot-links of labelled rows, it is also exact with at most k = 10 clusters and
-    10**6 / 2**k labelled units. It then sums over the sets of clusters that each class occupies.
-    Otherwise a mean field approximates the posterior, with a warning; the labels satisfy all links
-    nevertheless.
+    if the tables of these labelings have at most 5,000,000 entries together. If all cannot-links of
+    labelled rows follow from ``y``, the E-step is also exact with at most k = 10 clusters and 10**6
+    / 2**k labelled units; the E-step then sums over the sets of clusters that each class occupies.
+    In all other cases, `fit` warns and approximates the posterior by a mean field. The labels
+    satisfy all links in every case.
 
     With n rows, m features and k components, an iteration costs :math:`O(n k m^2)` for "full" and
     :math:`O(n k m)` otherwise, plus the exact sums. Memory is :math:`O(n k m)` per restart.
 
-    The weights minimise the objective above. They do not maximise the probability of the rows
-    conditional on the cannot-links: conditioning divides by the probability that all cannot-links
-    hold, which depends on the weights.
+    The weights minimise the objective above. The weights do not maximise the probability of the
+    rows conditional on the cannot-links: conditioning divides by the probability that all
+    cannot-links hold, which depends on the weights.
 
     References
     ----------
@@ -336,8 +338,8 @@ class ConstrainedMixture(PairEstimator):
             Continuous features. Float32 input is computed in float32, and all other input in
             float64.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. They imply links between rows, by the parameter
-            ``links``.
+            Partial labels, -1 where unknown. The parameter ``links`` states which links between
+            rows the labels imply.
         must_link : int array-like of shape (n_pairs, 2), optional
             Pairs of rows that share a cluster. Duplicates, and pairs of a row with itself, have no
             effect.

@@ -1,10 +1,10 @@
 """Costs of the clusters in cross-entropy clustering: sizes, parameters, label entropy.
 
 The engines call a cluster a cell. Its cost is a function of its p statistics, which are sums over
-its rows. The last statistic is the mass of the cell, the sum of the weights of its rows. The move
-of one row changes all costs in closed form, as the protocol `IncrementalCost` of
-`nrprob.engines.optimise.differences` demands; this protocol describes the arguments. In
-`move_changes`, b rows are candidates for a move between K cells.
+its rows. The last statistic is the mass of the cell, the sum of the weights of its rows. The
+classes implement the protocol `IncrementalCost` of `nrprob.engines.optimise.differences`, which
+describes the arguments: if one row moves, all costs change in closed form. In `move_changes`, b
+rows are candidates for a move between K cells.
 """
 
 from __future__ import annotations
@@ -153,9 +153,9 @@ class LabelCost:
         return join - current, left - current[label]
 
     def apply_move(self, state, row, mass, old, new):
-        """Masses of the clusters, in all and by class, after a row has moved.
+        """Masses of the cells, in all and by class, after a row has moved.
 
-        The row moves from cluster ``old`` to cluster ``new``.
+        The row moves from cell ``old`` to cell ``new``.
         """
         classes = mass * row[self.column : -1]
         return Labelled(

@@ -94,7 +94,8 @@ class MomentEstimates:
     :math:`\hat\beta_p - \hat\beta_s` for equal covariances.
 
     For a scatter matrix W in D features with f degrees of freedom and covariance :math:`\Sigma`,
-    :math:`\hat G` is an unbiased estimate of the model term up to a constant. For "full", it is
+    :math:`\hat G` is an unbiased estimate of the model term up to a constant. For "full", the
+    estimate is
 
     .. math:: \hat G = \tfrac12 \Big(\log|W| - D \log 2
         - \sum_{j=0}^{D-1} \psi\big(\tfrac{f - j}{2}\big)\Big)
@@ -298,9 +299,9 @@ class SetEstimates:
     def __call__(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Estimated critical weights (T,) of ``sets`` (T, c), and their standard errors (T,).
 
-        Both are NaN for a set without an estimate. The standard error of a cross-validated estimate
-        is unknown and set to 0. Cross-validated estimates are biased towards 1, so the largest one
-        tends to give too much weight to the labels.
+        Estimate and standard error are NaN for a set without an estimate. The standard error of a
+        cross-validated estimate is unknown and set to 0. Cross-validated estimates are biased
+        towards 1, so the largest one tends to give too much weight to the labels.
         """
         values, errors = np.full((2, len(sets)), np.nan)
         enough = ~(sets & ~self.moments.enough).any(1)
@@ -364,17 +365,15 @@ def estimate_critical_beta(
 
     .. math:: \beta_0(T) = 1 - \frac{G_T - \sum_{i \in T} p_i G_i}{H(p)}
 
-    If the labels have at least this weight, merging T does not lower the objective of `CECIB`
-    with ``penalty=None``.
+    Here :math:`p_i` is the share of class i among the labelled samples of T, and H(p) the entropy
+    of these shares. :math:`G_i` is the model term of class i per sample, for "full" half the log
+    determinant of its covariance. :math:`G_T` is the model term of the union of T. The formula is
+    equation (14) of Śmieja and Geiger (2017). If the labels have at least the weight
+    :math:`\beta_0(T)`, merging T does not lower the objective of `CECIB` with ``penalty=None``.
 
-    :math:`p_i` is the share of class i among the labelled samples of T, and H(p) the entropy of
-    these shares. :math:`G_i` is the model term of class i per sample, for "full" half the log
-    determinant of its covariance. :math:`G_T` is the model term of the union of T. This is
-    equation (14) of Śmieja and Geiger (2017).
-
-    A partition that merges several sets of classes has a critical weight as well. It is a weighted
-    mean of the critical weights of these sets. The largest critical weight of all sets is therefore
-    an upper bound for all partitions.
+    A partition that merges several sets of classes has a critical weight as well. This critical
+    weight is a weighted mean of the critical weights of the merged sets. The largest critical
+    weight of all sets is therefore an upper bound for all partitions.
 
     With up to 12 classes, all sets of classes are evaluated. For more classes, or if all sets would
     take more than about 3 seconds, all pairs and the unions of an agglomeration are evaluated. The

@@ -100,19 +100,20 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     normal distribution of the covariance family :math:`\mathcal F` (``covariance``). :math:`\beta`
     (``beta``) is the weight of the labels, and H(Z|Y) the entropy of the labels within clusters,
     computed from the labelled rows of each cluster and weighted by :math:`p_i`. Without labels, or
-    with ``beta=0``, this is cross-entropy clustering.
+    with ``beta=0``, the method is cross-entropy clustering.
 
     Parameters
     ----------
     n_clusters : int, default=10
         Initial number of clusters, an upper bound of ``n_clusters_``.
     beta : float or "critical", default=1.0
-        Weight of the labels. At 1, correct labels keep their classes apart; prefer 0.3 to 0.6 if
-        many labels are wrong. "critical" is the smallest weight that keeps all classes apart with
-        ``penalty=None``, estimated from the labelled rows and clipped to [0, 1]. If it is near 1,
-        the features do not distinguish some classes; if it is 0, labels are not needed. The fit
-        uses 1, with a warning, if a class has too few labelled rows; 5 are always enough. It uses
-        0, with a warning, if fewer than two classes have labels. From 0 to 1000.
+        Weight of the labels. At 1, correct labels keep their classes apart; use values between 0.3
+        and 0.6 if many labels are wrong. "critical" is the smallest weight that keeps all classes
+        apart with ``penalty=None``, estimated from the labelled rows and clipped to [0, 1]. A
+        critical weight near 1 means that the features do not distinguish some classes; 0 means that
+        labels are not needed. The fit uses 1, with a warning, if a class has too few labelled rows;
+        5 are always enough. The fit uses 0, with a warning, if fewer than two classes have labels.
+        From 0 to 1000.
     covariance : {"full", "diag", "spherical", "fixed"}, default="full"
         Covariance family of the clusters; with "fixed", all clusters have ``fixed_covariance``.
     fixed_covariance : float or array-like of shape (n_features,) or (n_features, n_features)
@@ -123,8 +124,9 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         "full", 2 for "diag" and "spherical", 1 for "fixed".
     reg : float or "auto", default="auto"
         Ridge: this multiple of the columns' variances is added to the diagonal of the scatter (not
-        of the covariance) of every cluster. It keeps covariances regular. "auto" is 0.001. With 0,
-        `fit` raises ValueError if the initial clusters have singular covariances. At most 10**6.
+        of the covariance) of every cluster. The ridge keeps covariances regular. "auto" is 0.001.
+        With 0, `fit` raises ValueError if the initial clusters have singular covariances. At most
+        10**6.
     penalty : {"code", None}, default="code"
         "code" charges every cluster for its parameters: (p + 1)/2 log n nats for n rows and p
         parameters, as a two-part code does. Merging a small cluster into a larger one nearby may
@@ -134,7 +136,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     preset : {None, "published"}, default=None
         "published" runs the published algorithm: random initial clusters (or the labels in
         ``init``), rows that move one after another, and deletion of every cluster that becomes too
-        small. It sets ``penalty=None``, and ``reg="auto"`` is 0.
+        small. "published" sets ``penalty=None``, and ``reg="auto"`` is 0.
     init : {"k-means++", "random"} or array-like of shape (n_samples,), default="k-means++"
         Initial partitions. The first one is a single cluster. The others assign rows to the nearest
         k-means++ centre (on standardised columns), or at random. If ``init`` is an array of labels
@@ -197,8 +199,8 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
         Terms of ``objective_``: "model", "entropy" (including the penalty) and, with labels,
         "labels", each in nats of the whole data set.
     objective_trace_ : ndarray
-        Objective after every step of the search. With ``preset="published"``, it may increase when
-        a cluster is deleted.
+        Objective after every step of the search. With ``preset="published"``, the objective may
+        increase when a cluster is deleted.
     n_clusters_trace_ : ndarray
         Number of clusters after every step.
     n_iter_ : int
@@ -220,27 +222,29 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
 
     1. Start from one cluster, and from partitions by ``init``.
     2. Compute for every row the change of the objective by a move to every other cluster. Visit the
-       rows with a move that lowers the objective, and move them. Repeat until no move lowers it.
+       rows with a move that lowers the objective, and move them. Repeat until no move lowers the
+       objective.
     3. Merge two clusters or split one cluster if this lowers the objective, and continue with
        step 2.
     4. Improve the best partition by new divisions of the union of two near clusters, dissolutions
        of clusters, chains of moves, and, up to 2,000 rows, splits followed by merges. Continue with
        step 2 after each improvement.
 
-    Every step lowers the objective. At the end, none of these steps lowers it, among partitions
-    whose clusters all have at least ``min_cluster_fraction`` of the rows.
+    Every step lowers the objective. At the end, none of these steps lowers the objective, among
+    partitions whose clusters all have at least ``min_cluster_fraction`` of the rows.
 
     If columns were nearly linear combinations of the others, rounding errors would determine the
     clusters. With ``covariance="full"`` and ``reg`` above 0, `fit` therefore drops columns while
-    the condition number of the correlations exceeds 10**6, and names them in a warning. It models a
-    dropped column by one regression on the others, which is the same for all clusters.
+    the condition number of the correlations exceeds 10**6, and names them in a warning. `fit`
+    models a dropped column by one regression on the retained columns, which is the same for all
+    clusters.
 
     With n rows, m features and k clusters, step 2 costs :math:`O(n k m^2)` for "full" and
     :math:`O(n k m)` otherwise. Memory is :math:`O(n (m + k))`.
 
     With ``penalty="code"``, two clusters of different classes may merge at ``beta=1``: the merger
-    saves (p + 1)/2 log n nats. They stay apart if the merger raises the other terms by more. A
-    cluster without labelled rows has no label cost. The label cost of any other cluster is
+    saves (p + 1)/2 log n nats. The clusters stay apart if the merger raises the other terms by
+    more. A cluster without labelled rows has no label cost. The label cost of any other cluster is
     proportional to its number of rows, labelled or not. One wrong label in a large cluster with few
     labels therefore has a large effect. All computations are in float64, because float32 does not
     resolve the change of the objective by one row.
@@ -351,7 +355,8 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     def objective_of(self, X, labels, y=None) -> float:
         """Objective of a given partition, with the parameters of this estimator.
 
-        With ``penalty=None`` and ``reg=0``, it is n times the cost E_beta of the publication.
+        With ``penalty=None`` and ``reg=0``, the result is n times the cost E_beta of the
+        publication.
 
         Parameters
         ----------

@@ -124,7 +124,7 @@ class SemiSupervisedFCM(PlainClusterer):
 
     where :math:`d_{ic}` is the squared distance of row i from centre c, f are the target
     memberships, and :math:`\alpha` (``alpha``) is the weight of the labels. f is one-hot for
-    labelled rows, and 0 for all others. Cluster i belongs to the i-th of the sorted labels; further
+    labelled rows, and 0 for all others. Cluster c belongs to the c-th of the sorted labels; further
     clusters have no class.
 
     Parameters
@@ -132,8 +132,9 @@ class SemiSupervisedFCM(PlainClusterer):
     <n_clusters>
     alpha : float or "auto", default="auto"
         Weight of the labels. "auto" is the number of rows divided by the number of labelled rows,
-        so that both sums have equal weight. Without labels it is 0, which is fuzzy c-means. Lower
-        it if labels may be wrong: 0 uses them for the initialisation only. At most 10**9.
+        so that both sums have equal weight. Without labels, "auto" is 0, which is fuzzy c-means.
+        Lower it if labels may be wrong. With 0, labels only determine the initial centres. At most
+        10**9.
     n_init : int, default=10
         Number of restarts; the restart of the smallest objective is kept. All restarts start from
         the class means, and from k-means++ centres of the clusters without a class. At most 10**6.
@@ -148,7 +149,8 @@ class SemiSupervisedFCM(PlainClusterer):
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples,)
-        Cluster of the largest membership of every row. It may differ from the label in ``y``.
+        Cluster of the largest membership of every row. The cluster may differ from the label in
+        ``y``.
     membership_ : ndarray of shape (n_samples, n_clusters)
         Memberships u; rows sum to 1.
     n_clusters_ : int
@@ -156,7 +158,7 @@ class SemiSupervisedFCM(PlainClusterer):
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Cluster centres.
     alpha_ : float
-        Resolved value of ``alpha``. It has no effect if ``y`` has no labels.
+        Value of ``alpha`` that was used. The value has no effect if ``y`` has no labels.
     objective_ : float
         The minimised sum, in squared units of the features: not in nats.
     objective_trace_ : ndarray of shape (n_iter_,)

@@ -55,9 +55,10 @@ class HeldOutGains:
     :math:`z_i`. :math:`f_c` is the normal density of class c, and :math:`f_T` the normal density of
     the union of T. :math:`n_T` is the number of samples of T, and H(p) the entropy of the shares of
     its classes. The sum is averaged over two random divisions into folds. Both densities are
-    estimated without the fold of sample i. This includes means, covariances, the scaling of the
-    features, and the shrinkage parameters of the class densities. The estimate is biased towards 1,
-    since a density that is estimated from few samples predicts worse than the population density.
+    estimated without the fold of sample i. Means, covariances, the scaling of the features, and the
+    shrinkage parameters of the class densities are all estimated without this fold. The estimate is
+    biased towards 1, since a density that is estimated from few samples predicts worse than the
+    population density.
 
     Parameters
     ----------

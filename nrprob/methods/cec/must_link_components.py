@@ -78,9 +78,9 @@ def _unit_components(
 
     The posterior can sum over the subsets of clusters that classes occupy. This sum implies that
     units of different classes are cannot-linked. If the sum is feasible, the cannot-links between
-    classes are omitted. If it is not feasible, these cannot-links are listed one by one, and the
-    list of the classes is empty. The list is also empty if the classes imply no cannot-links. The
-    arguments are as in `read_units`.
+    classes are omitted. If the sum is not feasible, the cannot-links between classes are listed one
+    by one, and the list of the classes is empty. The list is also empty if the classes imply no
+    cannot-links. The arguments are as in `read_units`.
     """
     must, cannot = [Pairs(must_link, "must_link")], [Pairs(cannot_link, "cannot_link")]
     if links != "cannot":

@@ -35,7 +35,9 @@ from nrprob.statistics.rows import Rows, coarse_bucket
 
 
 class KMeansParameters(NamedTuple):
-    """Settings of `solve_partition_kmeans`. JAX traces all of them: new values need no compilation.
+    """Settings of `solve_partition_kmeans`.
+
+    JAX traces all settings, so that new values need no compilation.
 
     Attributes
     ----------
@@ -154,8 +156,8 @@ class PartitionKMeans(PlainClusterer):
     ----------
     <n_clusters>
     strength : float, default=100.0
-        Weight of the labels. The default of Śmieja and Geiger allows almost no cluster with labels
-        of two classes; lower it if labels may be wrong. 0 is k-means; at most 10**9.
+        Weight of the labels. The default, from Śmieja and Geiger (2017), allows almost no cluster
+        with labels of two classes; lower it if labels may be wrong. 0 is k-means; at most 10**9.
     n_init : int, default=10
         Number of k-means++ restarts; the restart of the smallest objective is kept. At most 10**6.
     max_iter : int, default=300

@@ -69,9 +69,9 @@ class SemiSupervisedSpectral(PairEstimator):
         \qquad L(A) = I - D^{-1/2} A D^{-1/2}
 
     where A is the matrix of links, 1 for must-linked and -1 for cannot-linked rows. :math:`\eta`
-    (``eta``) weighs the affinities against the links. L(W) is defined like L(A). The degrees D are
-    sums of absolute values of the rows of the matrix. The rows of U are scaled to length 1 and
-    clustered by k-means. Links are soft: the clusters may violate them.
+    (``eta``) weighs the affinities against the links. D is the diagonal matrix of the degrees,
+    which are the row sums of the absolute values of A. L(W) is defined like L(A). The rows of U are
+    scaled to length 1 and clustered by k-means. Links are soft: the clusters may violate them.
 
     Parameters
     ----------
@@ -80,7 +80,8 @@ class SemiSupervisedSpectral(PairEstimator):
         Matrix of the embedding. "penalty" takes the eigenvectors of the smallest eigenvalues of
         the matrix above. "kamvar" takes eigenvectors of the largest eigenvalues of
         :math:`(W + d_{max} I - D) / d_{max}`, where D are the degrees of W and :math:`d_{max}` is
-        the largest. From six dimensions on, "kamvar" tends to isolate single rows of low degree.
+        the largest degree. From six dimensions on, "kamvar" tends to isolate single rows of low
+        degree.
     eta : float, default=0.7
         Weight of the affinities against the links, used with ``mode="penalty"`` only. Lower it to
         follow the links more closely; 1 is spectral clustering of W. From 0 to 1.
@@ -108,7 +109,8 @@ class SemiSupervisedSpectral(PairEstimator):
         Eigenvalues of the columns of U.
     objective_ : float
         Objective of k-means: the sum of squared distances of the embedded rows to their centres.
-        It is not in nats, and not comparable between different ``eta``, ``rho`` or ``mode``.
+        The objective is not in nats, and not comparable between different ``eta``, ``rho`` or
+        ``mode``.
     objective_trace_ : ndarray of shape (n_iter_,)
         Objective after every iteration of the best restart; non-increasing.
     n_iter_ : int
@@ -190,8 +192,8 @@ class SemiSupervisedSpectral(PairEstimator):
         X : array-like or JAX array of shape (n_samples, n_features)
             Continuous features.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. They act as must-links within classes and cannot-links
-            between classes. There may be more or fewer classes than ``n_clusters``.
+            Partial labels, -1 where unknown. Labels act as must-links within classes and
+            cannot-links between classes. There may be more or fewer classes than ``n_clusters``.
         must_link : int array-like of shape (n_pairs, 2), optional
             Pairs of rows that should share a cluster.
         cannot_link : int array-like of shape (n_pairs, 2), optional
