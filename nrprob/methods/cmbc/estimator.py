@@ -57,7 +57,7 @@ def strength_to_gamma(strength: float, n_features: int) -> float:
 
     .. math:: \gamma = \frac{c M^2}{1 + c M^2}
 
-    Here c is the strength, and M the number of features. This is the inverse of
+    Here c is the strength, and M the number of features. The function is the inverse of
     `gamma_to_strength`.
 
     Parameters
@@ -75,7 +75,7 @@ def strength_to_gamma(strength: float, n_features: int) -> float:
 class CMBC(ScoreMixin, LinearClusterer):
     r"""Constrained model-based clustering (CMBC): penalised Bernoulli mixture.
 
-    CMBC fits a Bernoulli mixture with uniform weights to n rows y of M binary features. It
+    CMBC fits a Bernoulli mixture with uniform weights to n rows y of M binary features. CMBC
     minimises, in nats of the whole data set,
 
     .. math:: -\sum_i \log \frac{1}{K} \sum_k p(y_i|\theta_k) + c\, n M^2 P(\theta), \qquad
@@ -96,7 +96,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         clusters resemble the known groups. 0 is the Bernoulli mixture with uniform weights. "auto"
         fits c = 0.25, 0.5, 1, 2, 4 and 8, and selects the smallest c with K non-empty clusters for
         which a G test at 5 % does not reject independence of Z. If no c qualifies, "auto" is 2,
-        with a warning; without known labels, it is also 2. See
+        with a warning; without known labels, "auto" is also 2. See
         `nrprob.methods.cmbc.estimator.gamma_to_strength` for the published weight. At most 10**6.
     form : {"chi2", "balanced", "pairs", "printed"}, default="chi2"
         Quadratic form P. "chi2" is the second-order expansion of I(C;Z) at independence. The other
@@ -106,9 +106,10 @@ class CMBC(ScoreMixin, LinearClusterer):
     update : {"joint", "batch", "partial", "exact"}, default="joint"
         M-step. "joint" maximises over all parameters jointly. "batch" and "partial" are the
         published coordinate updates (CMBC-bu and CMBC-pm), with one E-step per pass and per
-        parameter, respectively. They need many more iterations for many features, and depend on the
-        initial values without annealing. "exact" continues from the joint solution by gradient
-        steps with the exact I(C;Z), and keeps the better solution.
+        parameter, respectively. With many features, "batch" and "partial" need many more iterations
+        than "joint". Without annealing, their results depend on the initial values. "exact"
+        continues from the joint solution by gradient steps with the exact I(C;Z), and keeps the
+        better solution.
     anneal : bool, default=True
         Whether to anneal (daCMBC): start from perturbed identical clusters at 1.2 times the
         critical temperature, and halve the temperature down to 1. With False, or if the initial
@@ -160,8 +161,8 @@ class CMBC(ScoreMixin, LinearClusterer):
     <n_clusters_>
     <objective_>
     objective_trace_ : ndarray of shape (n_steps,)
-        Objective of the best restart after each iteration. It never increases within a temperature,
-        except for the gradient steps of ``update="exact"``.
+        Objective of the best restart after each iteration. The objective never increases within a
+        temperature, except for the gradient steps of ``update="exact"``.
     <n_iter_>
     <converged_>
     <beta_>
@@ -414,8 +415,8 @@ class CMBC(ScoreMixin, LinearClusterer):
         .. math:: \frac{1}{n} \sum_i \log \frac{1}{K} \sum_k p(y_i|\theta_k)
 
         Here :math:`p(y|\theta_k)` is the probability of row y in cluster k of K. For the training
-        rows of a fit without target labels, the score equals ``log_likelihood_ / n``. It excludes
-        the penalty, so it compares numbers of clusters, and not strengths.
+        rows of a fit without target labels, the score equals ``log_likelihood_ / n``. The score
+        excludes the penalty, so the score compares numbers of clusters, and not strengths.
 
         Parameters
         ----------

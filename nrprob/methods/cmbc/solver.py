@@ -147,10 +147,10 @@ def critical_temperature(
 ) -> jax.Array:
     """Critical temperature, below which identical clusters separate.
 
-    It is the largest generalised eigenvalue T, with R w = T (I + c R_Z) w for a vector w. Here R is
-    the correlation matrix of the features, and c the ``strength``. R_Z follows from the weights u
-    and the differences of the penalty; for the chi2 form, it is the part of R between the known
-    groups. ``real`` (p,) states whether a statistic is a feature.
+    The critical temperature is the largest generalised eigenvalue T, with Q w = T (I + c Q_Z) w for
+    a vector w. Here Q is the correlation matrix of the features, and c the ``strength``. Q_Z
+    follows from the weights u and the differences D of `Penalty`; for the form "chi2", Q_Z is the
+    part of Q between the known groups. ``real`` (p,) states whether a statistic is a feature.
     """
     dtype = rows.mass.dtype
     n = rows.mass.sum()

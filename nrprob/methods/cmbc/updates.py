@@ -49,10 +49,10 @@ def maximise_coordinate(
 
     The objective is strictly concave in t: the log likelihood s log t + (n - s) log(1 - t) minus
     the penalty a t^2 / 2 + b t. The derivative times t (1 - t) is the polynomial
-    a t^3 + (b - a) t^2 - (n + b) t + s. The maximum is its root in (low, 1 - low). Bisection
-    remains stable as a approaches 0, for features that are independent of the known groups; the
-    closed form does not. Every step tests three points at once, and a final Newton step doubles the
-    number of correct digits.
+    a t^3 + (b - a) t^2 - (n + b) t + s. The maximum is the root of this polynomial in (low, 1 -
+    low). Bisection remains stable as a approaches 0, for features that are independent of the known
+    groups; the closed form does not. Every step tests three points at once, and a final Newton step
+    doubles the number of correct digits.
 
     Parameters
     ----------
@@ -246,10 +246,10 @@ def joint_step(
 ) -> jax.Array:
     """Joint M-step: maximise over all parameters (K, p) of one restart, given the memberships.
 
-    The method is a damped projected Newton method for a concave function. With S known groups, its
+    The method is a damped projected Newton method for a concave function. With S known groups, the
     Hessian is diagonal plus a matrix of rank K S, so a step solves K S equations. Parameters at a
-    bound with an outward gradient stay. The distance of the other parameters from 0 or 1 falls by a
-    factor of at most 20 per step.
+    bound whose gradient points outwards do not change. The distance of the other parameters from 0
+    or 1 falls by a factor of at most 20 per step.
 
     Parameters
     ----------
