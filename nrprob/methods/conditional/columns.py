@@ -60,8 +60,8 @@ class Column:
     def encode(self, cells: np.ndarray) -> tuple[np.ndarray, list[Any]]:
         """Encode entries ``cells`` (n,) of the column as integer codes (n,).
 
-        The code of a value is its index in ``values``. It is -1 for a missing value, and for a
-        value that did not occur in the fit. The method returns the codes, and the list of the
+        The code of a value is its index in ``values``. The code is -1 for a missing value, and for
+        a value that did not occur in the fit. The method returns the codes, and the list of the
         distinct values that did not occur in the fit.
         """
         place = {value: code for code, value in enumerate(self.values.tolist())}

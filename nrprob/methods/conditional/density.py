@@ -94,8 +94,8 @@ class ResidualDensity(Clusterer):
         """Return an object that fits the model to parts of a table, for `nrprob.evidence`.
 
         All refits use the choices of one fit to all samples: the types of columns, the form of the
-        group effects, the form of the shares, and whether there are location effects. They have no
-        noise component.
+        group effects, the form of the shares, and whether there are location effects. The refits
+        have no noise component.
 
         Parameters
         ----------
@@ -136,9 +136,9 @@ class ResidualDensity(Clusterer):
         """Whether the significance tests of a table use its residuals about group means.
 
         The result is True for a complete numeric table, unless its group effects are fitted with
-        the clusters. They are fitted with the clusters if the parameters require it, or if the
-        known groups are small. The result is also True for a table with which `fit` raises an
-        error.
+        the clusters. Group effects are fitted with the clusters if the parameters require joint
+        fits, or if the known groups are small. The result is also True for a table with which `fit`
+        raises an error.
 
         Parameters
         ----------

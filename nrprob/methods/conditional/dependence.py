@@ -126,8 +126,8 @@ def _standardise(values: np.ndarray, training: np.ndarray, least: float = 0.0) -
 def _value_basis(column: DiscreteColumn) -> np.ndarray:
     """Basis functions (V, r) of the V values of a discrete column.
 
-    They are the r = V indicators of the values of a categorical column, or the standardised scores
-    (r = 1) of an ordered or count column.
+    A categorical column has r = V basis functions: the indicators of its values. An ordered or
+    count column has r = 1 basis function: the standardised scores.
     """
     if column.scores is None:
         return np.eye(column.n_values)

@@ -114,8 +114,8 @@ class Parameters(NamedTuple):
 class Sums(NamedTuple):
     """Sufficient statistics of rows for the M-step.
 
-    The factor of a row in a cluster is the mass of the row in the cluster. Under t errors, it is
-    the mass times the weight of the row in the cluster.
+    The factor of a row in a cluster is the mass of the row in the cluster. Under t errors, the
+    factor is the mass times the weight of the row in the cluster.
 
     Attributes
     ----------
@@ -169,8 +169,8 @@ class EStep(NamedTuple):
 def piece_length(n: int, width: int) -> int:
     """Number of rows that an E-step processes at a time, of ``n`` rows with ``width`` values each.
 
-    The number is ``n`` if there are few rows. It is also ``n`` on accelerators, which would wait
-    between pieces.
+    The number is ``n`` if there are few rows. The number is also ``n`` on accelerators, which would
+    wait between pieces.
     """
     if n * width < _MANY or not on_cpu():
         return n

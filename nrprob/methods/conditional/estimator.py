@@ -104,7 +104,7 @@ class ConditionalMixture(
     variance of the column could approach 0.
 
     With "random" effects :math:`a_z \sim N(0, T)`, variational EM fits group effects and clusters
-    jointly. It maximises a lower bound F of the log likelihood, in which missing values are
+    jointly. The EM maximises a lower bound F of the log likelihood, in which missing values are
     integrated out. The variational posterior of an effect is :math:`q(a_z) = N(m_z, S_z)`. Joint
     fits are better if cluster shares differ between groups, or if groups are small. The mean of a
     group then contains a part of the differences between clusters, which "subtract" would remove.
@@ -124,8 +124,8 @@ class ConditionalMixture(
         rows.
     errors : {"gaussian", "t", "auto"}, default="gaussian"
         Distribution of the errors: normal, or multivariate t for data with outliers. "auto" fits
-        both distributions and selects the fit with the smaller objective. It takes about five times
-        as long as "gaussian".
+        both distributions and selects the fit with the smaller objective. "auto" takes about five
+        times as long as "gaussian".
     nu : float, default=8.0
         Degrees of freedom of t errors; lower values tolerate stronger outliers. From 2.001 to
         10**9.
@@ -149,9 +149,9 @@ class ConditionalMixture(
         values, are ordered. Whole numbers with 13 to 50 distinct values, the smallest 0 and the
         largest at most 100, are counts. The model treats counts like ordered columns. Numbers with
         three or more distinct values are numeric if there are fewer than five samples per value, on
-        average. An array with at least 32 ordered or count columns is assumed to hold images. These
-        columns, and binary columns whose smaller value is 0, are then numeric. The same rule
-        applies to a frame with at least 32 count columns.
+        average. An array with at least 32 ordered or count columns is assumed to hold images. The
+        ordered and count columns, and binary columns whose smaller value is 0, are then numeric.
+        The same rule applies to a frame with at least 32 count columns.
     location : "auto" or bool, default="auto"
         Whether to fit location effects: within clusters, the means of the numeric columns depend on
         the discrete columns. "auto" fits location effects if they raise F by more than their
@@ -188,7 +188,7 @@ class ConditionalMixture(
           same (adjusted Rand index above 0.8).
         - Otherwise, weights are uniform.
     balance : float, default=0.0
-        Weight :math:`\kappa` of the penalty on unequal cluster shares within known groups. Set it
+        Weight :math:`\kappa` of the penalty on unequal cluster shares within known groups. Raise it
         if you know that clusters are equally frequent in every group; ``np.inf`` makes the shares
         equal. Continuous or soft known structure, "free" weights and weights "by_group" require 0.
         At most 10**9, or infinite.
@@ -257,12 +257,13 @@ class ConditionalMixture(
         Centres of the clusters in the numeric columns, in units of X, relative to the effects of
         the groups.
     covariance_ : ndarray of shape (n_numeric, n_numeric)
-        Covariance of the errors; for t errors, nu / (nu - 2) :math:`\Sigma`. It is singular if the
-        residuals do not vary in all directions of X, or if they were projected (see Notes).
+        Covariance of the errors; for t errors, nu / (nu - 2) :math:`\Sigma`. The covariance is
+        singular if the residuals do not vary in all directions of X, or if they were projected (see
+        Notes).
     effects_ : ndarray of shape (n_groups, n_numeric) or (n_coefficients, n_numeric)
-        Effects of the known groups, in the order in which the groups first appear. They include the
-        mean of the whole table. For continuous or additive known structure: coefficients of the
-        linear model, the constant first.
+        Effects of the known groups, in the order in which the groups first appear. The effects
+        include the mean of the whole table. For continuous or additive known structure:
+        coefficients of the linear model, the constant first.
     effects_kind_ : {"subtract", "fixed", "random"}
         How the effects were estimated.
     effects_covariance_ : ndarray of shape (n_numeric, n_numeric)

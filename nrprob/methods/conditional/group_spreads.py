@@ -27,7 +27,7 @@ def warn_of_group_spreads(residuals: np.ndarray, labels: np.ndarray, codes: np.n
     The error of a sample is its distance from the centre of its cluster and known group, with
     columns divided by their standard deviations. The spread of a group is the median error of its
     samples. The difference must be significant in the test of Kruskal and Wallis. Groups without
-    any errors, such as copies of one sample, have a warning of their own.
+    any errors, such as copies of one sample, get a separate warning.
 
     Parameters
     ----------

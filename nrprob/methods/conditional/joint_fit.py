@@ -1,8 +1,8 @@
 """Fit the conditional mixture to a table by the joint EM.
 
-`fit_table` searches with held group effects, which are equal to the group means. It then decides
-between forms of the model: location effects or none; subtracted group means, or effects that are
-fitted jointly with the clusters; common shares of the clusters, or shares by known group.
+`fit_table` searches with held group effects, which are equal to the group means. `fit_table` then
+decides between forms of the model: location effects or none; subtracted group means, or effects
+that are fitted jointly with the clusters; common shares of the clusters, or shares by known group.
 
 Sizes: n samples in B blocks of r samples (see `joint`), n' samples of a subsample, K clusters, S
 restarts.
@@ -242,7 +242,8 @@ def choose_free_shares(problem: Problem, uniform: SearchResult, free: SearchResu
 def location_freedom(data: TableData) -> float:
     """Effective degrees of freedom of the location effects of a table.
 
-    The ridge penalty of the location effects reduces the number. It is 0 without location effects.
+    The ridge penalty of the location effects reduces the number. The number is 0 without location
+    effects.
     """
     q = data.location_matrix
     if q is None or data.x is None:
@@ -376,11 +377,11 @@ def choose_effects(
     """Select the form of group effects and shares: one of the candidate fits.
 
     With effects="auto", the fit with subtracted means is the default. A joint fit with common
-    shares has to raise the objective by 1.5 margins (see `thresholds`). It is not selected if
-    fitted common shares gain more than their penalty over equal shares. A joint fit with shares by
-    group has to raise the objective by 1.5 margins plus the penalty. It also has to lower the mean
-    entropy of the memberships, and its gain over fitted common shares has to exceed the difference
-    of the penalties.
+    shares has to raise the objective by 1.5 margins (see `thresholds`). The joint fit is not
+    selected if the gain of fitted common shares over equal shares exceeds the penalty on fitted
+    shares. A joint fit with shares by group has to raise the objective by 1.5 margins plus the
+    penalty. The fit with shares by group also has to lower the mean entropy of the memberships, and
+    its gain over fitted common shares has to exceed the difference of the penalties.
 
     Means are never subtracted if the median group has fewer than 20 samples, because every sample
     is then a large part of the mean. In this case, and if the user chose joint effects, only the

@@ -1,8 +1,8 @@
 r"""Effects and clusters of new groups: known groups that did not occur in the fit.
 
 The parameters of the clusters stay fixed. A new group has an effect a on the numeric columns, with
-the prior N(0, T). It has effects :math:`u_j` on every discrete column j, with the prior
-:math:`N(0, \tau_j^2)`. It also has shares :math:`\pi_c` of the clusters. Effects and shares
+the prior N(0, T). The group has effects :math:`u_j` on every discrete column j, with the prior
+:math:`N(0, \tau_j^2)`. The group has shares :math:`\pi_c` of the clusters. Effects and shares
 maximise
 
 .. math:: \sum_i \log \sum_c \pi_c\, p(x_i | c, a, u) - \frac12 a^T T^{-1} a
@@ -249,9 +249,9 @@ class NewGroups:
         """Log share plus log density (B, r, K) of every sample, given the other samples.
 
         The group's effect on numeric columns and the group's shares are estimated without the
-        sample. They depend on the memberships of the other samples, so a fixed-point iteration
-        computes them. The group's effects on discrete columns are estimated from all samples of the
-        group, and are taken from ``state``.
+        sample. Effect and shares depend on the memberships of the other samples, so a fixed-point
+        iteration computes effect and shares. The group's effects on discrete columns are estimated
+        from all samples of the group, and are taken from ``state``.
         """
         group = self.block_group
 

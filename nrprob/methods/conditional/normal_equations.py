@@ -1,7 +1,8 @@
 """Normal equations of the Gaussian block: centres, location effects and group effects.
 
 Sizes in shapes are as in `gaussian_block`: C cells, P patterns, L known groups, K clusters, d
-numeric columns, s columns of the location design.
+numeric columns, s columns of the location design. In the shape k + s, k is the number K of
+clusters.
 """
 
 from __future__ import annotations

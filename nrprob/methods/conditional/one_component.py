@@ -157,10 +157,10 @@ def _multiply_by_pattern(
 def ridge_weight(shrinkage: float, dof: float, ridge: float, d: int) -> float:
     """Weight of the ridge penalty on the error covariance, in samples.
 
-    It is ``ridge * min(dof * rho / (1 - rho), 2 d)`` with the shrinkage intensity rho of the
-    residuals. The bound is needed because the residuals include the clusters, which can make them
-    spherical although the errors are not. In this case, rho is large, and without the bound the
-    ridge would shrink the covariance of the errors to a spherical one.
+    The weight is ``ridge * min(dof * rho / (1 - rho), 2 d)`` with the shrinkage intensity rho of
+    the residuals. The bound 2 d is needed because the residuals include the clusters, which can
+    make the residuals spherical although the errors are not. In this case, rho is large, and
+    without the bound the ridge would shrink the covariance of the errors to a spherical one.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ class NewSamples:
         """Log share plus log density (n, K) of the samples under every cluster.
 
         If ``spread`` is True, the posterior covariance of the group effect is added to the
-        covariance of the errors. This affects only samples in groups of the fit.
+        covariance of the errors. ``spread`` affects only samples in groups of the fit.
         """
         new = self.is_new
         value = np.empty((len(new), self.fitted.log_share.shape[1]))
@@ -315,9 +315,9 @@ class PredictionMixin(
         where :math:`r_i` is the residual of sample i after subtracting the group effects of the
         fit. If the fit has noise (``noise_`` > 0), the density includes the noise component.
 
-        For some fits, the score of the training samples equals ``log_likelihood_`` divided by the
-        residual degrees of freedom. These are fits to complete numeric tables with subtracted group
-        means, without balance, noise, target labels and weights.
+        For fits to complete numeric tables with subtracted group means, the score of the training
+        samples equals ``log_likelihood_`` divided by the residual degrees of freedom, unless the
+        fit has balance, noise, target labels or weights.
 
         Parameters
         ----------
@@ -359,16 +359,16 @@ class PredictionMixin(
         again, the mean of the table does not change.
 
         If effects and clusters were fitted jointly (``effects_kind_`` is "random" or "fixed"), the
-        differences between clusters do not change. Group means contain a part of these differences
-        if cluster shares differ between groups. Subtracting them moves the clusters towards each
-        other; `transform` warns in this case.
+        differences between clusters do not change. If group means were subtracted and cluster
+        shares differ between groups, the means contain a part of the differences between clusters.
+        The subtraction then moves the clusters towards each other, and `transform` warns.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         known : as in `fit`, optional
-            Without it, ``X`` is returned unchanged. If `fit` used columns by name, these columns of
-            a frame ``X`` are the default.
+            Without ``known``, ``X`` is returned unchanged. If `fit` used columns by name, these
+            columns of a frame ``X`` are the default.
         unseen : as in `predict`
 
         Returns

@@ -74,8 +74,8 @@ class Refit:
     def value_log_probabilities(self, j: int) -> np.ndarray:
         """Log probabilities (n, V) of the values of discrete column ``j`` for every sample.
 
-        They are the probabilities in the first cluster, given the known group of the sample. A
-        refit with one cluster has only this cluster.
+        The method returns the probabilities in the first cluster, given the known group of the
+        sample. A refit with one cluster has only this cluster.
         """
         return self.fitted.tables[j][self.data.groups, 0]
 
@@ -143,8 +143,8 @@ class Refit:
     def power_residuals(self) -> tuple[np.ndarray, np.ndarray]:
         """Whitened residuals (n, d) after a Yeo-Johnson transformation of every column.
 
-        The log determinants (n,) of the whole map are returned as well. They include the log
-        derivatives of the Yeo-Johnson transformations.
+        The log determinants (n,) of the whole map are returned as well. The log determinants
+        include the log derivatives of the Yeo-Johnson transformations.
         """
         fitted, residuals = self.fitted, self.residuals
         assert residuals is not None

@@ -101,10 +101,10 @@ def dirichlet_divergence(counts: jax.Array, concentration: jax.Array) -> jax.Arr
 def shares_penalty(shares: Shares, kind: jax.Array) -> jax.Array:
     """Part of the objective F that is due to the prior of the cluster shares.
 
-    For common fitted shares, it is the log prior density of the shares, less the log prior density
-    of equal shares. For shares by group, it is minus the sum of `dirichlet_divergence` over the
-    known groups. For equal shares, it is 0. ``kind`` is the form of the shares: UNIFORM, FREE or
-    BY_GROUP.
+    For common fitted shares, the part is the log prior density of the shares, less the log prior
+    density of equal shares. For shares by group, the part is minus the sum of
+    `dirichlet_divergence` over the known groups. For equal shares, the part is 0. ``kind`` is the
+    form of the shares: UNIFORM, FREE or BY_GROUP.
     """
     counts, k = shares.counts, shares.counts.shape[1]
     divergence = dirichlet_divergence(counts, shares.concentration)

@@ -400,11 +400,11 @@ def distinct_leaders(
 def choose_weights(solutions: solve.Solution, data: Residuals, n: jax.Array) -> jax.Array:
     """Choose between solutions with equal weights (0) and with free weights (1).
 
-    Free weights must lower the objective by more than log(n) / 2 per free weight, as in BIC. They
-    must also lower the mean entropy of the memberships, or leave the clusters almost unchanged.
-    Without this second criterion, free weights might lose clear clusters. If equal weights miss a
-    minority cluster, they split the majority, and the memberships have a high entropy; free weights
-    then lower it.
+    Free weights must lower the objective by more than log(n) / 2 per free weight, as in BIC. Free
+    weights must also lower the mean entropy of the memberships, or leave the clusters almost
+    unchanged. Without this second criterion, free weights might lose clear clusters. If equal
+    weights miss a minority cluster, they split the majority, and the memberships have a high
+    entropy; free weights then lower the entropy.
 
     Parameters
     ----------

@@ -187,7 +187,7 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
     Parameters
     ----------
     n_clusters : int, default=2
-        Number of clusters. No reliable method selects it for text.
+        Number of clusters. For text, no reliable method selects this number.
     damp : {"log", "none"}, default="log"
         "log" replaces a count x > 0 by 1 + log x. "none" uses the counts unchanged. "none" is worse
         for text; it is better if frequent terms determine the clusters, and high counts are not
@@ -629,8 +629,9 @@ class ResidualSpectral(WeightedMixin, Clusterer):  # type: ignore[misc]
         """Predict the cluster of new rows.
 
         After subtracting the effects of known structure, the mixture of every member assigns the
-        rows to clusters of the member. These labels determine the cluster of the consensus: by the
-        mixture of the consensus, or by the nearest centroid if ``consensus="scatter"``.
+        rows to clusters of the member. The clusters by all members determine the cluster of the
+        consensus: by the mixture of the consensus, or by the nearest centroid if
+        ``consensus="scatter"``.
 
         Parameters
         ----------

@@ -51,7 +51,7 @@ class Units:
     def unspanned(self, x: np.ndarray) -> np.ndarray:
         """Part (n, d) of ``x - centre`` that the coordinates do not represent.
 
-        It is 0 if there are as many coordinates as columns.
+        The part is 0 if there are as many coordinates as columns.
         """
         return x - self.centre - self(x) @ self.back
 
