@@ -51,8 +51,8 @@ class Fields(NamedTuple):
     feature : (p, S, K) log p*(c|y)
     weight : (S, K) log p*(c)
     centroid : (p, S, K) log p*(y|c); 0 for features without counts
-    values : (S, 3) the terms that the steps for p(y|c,w), p*(c|y) and p*(y|c) lower. They are
-        H(Y|C,W), minus the mean log normaliser of p*(c|y), and H(Y|C) under p*
+    values : (S, 3) the terms that the steps for p(y|c,w), p*(c|y) and p*(y|c) lower: H(Y|C,W),
+        minus the mean log normaliser of p*(c|y), and H(Y|C) under p*
     """
 
     projected: jax.Array
@@ -140,8 +140,8 @@ class Cycle:
         """Return the function that performs one cycle, for `nrprob.engines.optimise.limit_cycles`.
 
         The arguments of this function are the state log p*(c) (S, K), the log memberships log
-        p(c|x) (B, r, S, K) and inverse temperatures (S,). It returns the new state, new log
-        memberships and the four `TERMS` (S, 4). ``active`` (K,) is False for padded clusters.
+        p(c|x) (B, r, S, K) and inverse temperatures (S,). The function returns the new state, new
+        log memberships and the four `TERMS` (S, 4). ``active`` (K,) is False for padded clusters.
         """
         rows, smoothing = counts.rows, counts.smoothing
         log_mass, totals = _log_mass(rows), rows.totals()
@@ -253,7 +253,7 @@ def _subset_log_masses(rows: Rows, log_w: jax.Array) -> list[jax.Array]:
     """List of log masses (B, r, S, K) of the rows in the clusters.
 
     If every row is in one subset, the list has the single array ``log_w`` (B, r, S, K). If rows
-    have probabilities p(w|x), it has one array per subset w: ``log_w`` plus log p(w|x).
+    have probabilities p(w|x), the list has one array per subset w: ``log_w`` plus log p(w|x).
     """
     if rows.share is None:
         return [log_w]

@@ -76,7 +76,7 @@ class SubsetTask:
     def theme_rows(self) -> ThemeRows:
         """Input of the search for themes, in which every row has a single subset.
 
-        This is the most probable subset of the row. With probabilities p(w|x), a cluster of a
+        The subset is the most probable subset of the row. With probabilities p(w|x), a cluster of a
         single subset would also occur in the other subsets with small weights, and its rows would
         predict themselves.
         """
@@ -174,8 +174,8 @@ class CrossPartition(Clusterer):
     theme_labels_ : ndarray of shape (n_samples,)
         Hard labels of the direct search for themes, at which the path starts with
         ``n_clusters="auto"``. `fit` warns if ``labels_`` predict other subsets significantly less
-        well. The attribute is not set for one subset, for more than 20 clusters, for fewer rows of
-        a subset than clusters, and if the path ends early.
+        well. The attribute is not set for one subset, for more than 20 clusters, if a subset has
+        fewer rows than clusters, and if the path ends early.
     empty_cells_ : list of (cluster, subset)
         Pairs of a cluster and a subset that has no rows in the cluster; such a cluster is not
         shared by all subsets.
@@ -203,9 +203,9 @@ class CrossPartition(Clusterer):
     looped_ : bool
         Whether the update oscillated at any inverse temperature.
     objective_ : float
-        -n I(C;Y) of the last solution. It ranks restarts with the same number of clusters; the
-        update does not minimise it. With ``n_clusters="auto"``, it is -n times the mean gain of the
-        rows from other subsets.
+        -n I(C;Y) of the last solution. With ``n_clusters="auto"``, -n times the mean gain of the
+        rows from other subsets. The objective ranks restarts with the same number of clusters; the
+        update does not minimise the objective.
     objective_trace_ : ndarray of shape (n_solutions,)
         Objective of each solution of ``path_``.
     term_trace_ : pandas.DataFrame
@@ -220,8 +220,7 @@ class CrossPartition(Clusterer):
         Final inverse temperature.
     critical_beta_ : float
         Critical inverse temperature of the first split, 1 / abs(eigenvalue). If no split occurred,
-        it is the value of the first attempt, or infinite if there was no attempt or the eigenvalue
-        is 0.
+        the value of the first attempt; infinite if there was no attempt or the eigenvalue is 0.
     restarts_ : xarray.Dataset
         Labels, objective and convergence of all restarts. The objective is infinite for restarts
         with fewer clusters than the best.
@@ -242,8 +241,8 @@ class CrossPartition(Clusterer):
     2. Double the largest cluster, and raise :math:`\beta` to the critical value at which a
        difference between the copies grows, computed from the leading eigenvalue of the linearised
        update.
-    3. Iterate the cycle until it converges. If it oscillates, or if the copies merge, raise
-       :math:`\beta` by ``growth`` and repeat.
+    3. Iterate the cycle until the memberships converge. If they oscillate, or if the copies merge,
+       raise :math:`\beta` by ``growth`` and repeat.
     4. Repeat from step 2 until there are ``n_clusters`` clusters. A path that ends earlier sets
        ``status_`` and warns.
 
@@ -682,8 +681,8 @@ class CrossPartition(Clusterer):
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         subsets : array-like of shape (n_samples,) or (n_samples, n_subsets), optional
-            Subsets of the new rows. They have an effect only with ``smoothing``, which uses p(y|w)
-            of the subset, or p(y) if the subset is missing or not in ``subsets_``.
+            Subsets of the new rows. Subsets have an effect only with ``smoothing``, which uses
+            p(y|w) of the subset, or p(y) if the subset is missing or not in ``subsets_``.
 
         Returns
         -------
