@@ -64,8 +64,8 @@ class CondEns(Clusterer):
     r"""Conditional ensembles: consensus of separate clusterings of the known groups (CondEns).
 
     CondEns clusters each known group separately, so no base clustering can reproduce the known
-    groups. It extends each base clustering :math:`C_j` to all n rows, and computes the consensus C
-    that minimises
+    groups. CondEns extends each base clustering :math:`C_j` to all n rows, and computes the
+    consensus C that minimises
 
     .. math:: \frac{n}{2} \sum_j H^2(C_j|C) = \frac{n}{2} \sum_j \left[H^2(C_j) - I^2(C;C_j)\right],
         \qquad H^2(p) = 2 \left(1 - \sum_c p_c^2\right),
@@ -96,10 +96,11 @@ class CondEns(Clusterer):
     extension : {"nearest", "adjusted"}, default="nearest"
         How a base clustering of one group assigns the rows of other groups. "nearest" assigns a row
         to the nearest base cluster, as published. "adjusted" models a shift of the features by each
-        known group. It first moves the row by the difference of the shifts of the two groups, and
-        fits the shifts alternately with the consensus. Use "adjusted" if the known groups shift the
-        features of the target clusters. "adjusted" needs ``base="kmeans"`` or a clusterer of
-        continuous features as ``base``, dense rows, and ``known`` in `predict`.
+        known group. "adjusted" moves the row by the difference of the shifts of the two groups
+        before the assignment, and fits the shifts alternately with the consensus. Use "adjusted" if
+        the known groups shift the features of the target clusters. "adjusted" needs
+        ``base="kmeans"`` or a clusterer of continuous features as ``base``, dense rows, and
+        ``known`` in `predict`.
     features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
         Model of the features, as in `IB`; ignored for a base that you pass.
     binarize : float, optional
@@ -171,7 +172,7 @@ class CondEns(Clusterer):
        smallest objective relative to the total scatter is kept.
 
     A sweep takes O(r k b) time for r distinct patterns of base labels, k clusters and b base
-    clusters in total. It needs O(n_members n) memory, in addition to the base.
+    clusters in total. The consensus needs O(n_members n) memory, in addition to the base.
 
     CondEns omits the base clusterings of groups with fewer rows than base clusters and of groups of
     equal rows, with a warning; the other members of the ensemble assign the rows of these groups.
