@@ -358,7 +358,7 @@ class Coder:
     def completion_length(self, counts: Counts) -> jax.Array:
         """Terms in nats that `code_lengths` leaves out.
 
-        These are constants, and the parametric complexities of the scales.
+        The terms are constants, and the parametric complexities of the scales.
         """
         parameters, rest = self.parameters, jnp.zeros((), counts.cells.dtype)
         for v, w in enumerate(parameters.weights):

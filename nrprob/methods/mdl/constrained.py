@@ -113,8 +113,8 @@ class MDLConstrained(SampledPairs):
     labels : {"hard", "coded"}, default="hard"
         "hard" puts rows of one class in ``y`` into one cluster, and rows of different classes into
         different clusters. "coded" adds Y to the description; use it if labels may be wrong, or if
-        classes may have several clusters. Coded labels are worth a few nats each. They decide
-        between descriptions of nearly equal length, and never overrule the features.
+        classes may have several clusters. Coded labels are worth a few nats each. Coded labels
+        decide between descriptions of nearly equal length, and never overrule the features.
     known_words : {"marginal", "given"}, default="marginal"
         "marginal" encodes the clusters without the known groups, and suits clusters that are nearly
         independent of the groups. "given" encodes the clusters given the groups, and suits clusters
@@ -125,8 +125,8 @@ class MDLConstrained(SampledPairs):
         published ("cluster").
     geometry : {"gaussian", "exp"}, default="gaussian"
         "gaussian" encodes rows by an isotropic normal density. "exp" encodes squared distances by
-        an exponential density (w = 1), as published. Both agree for two features; for more, "exp"
-        underweights distances against words.
+        an exponential density (w = 1), as published. The two codes agree for two features; for
+        more, "exp" underweights distances against words.
     scale_range : tuple of float, default=(1e-3, 10.0)
         Bounds of s, in units of the total variance of the rows, from 1e-12 to 1e12. Reduce the
         lower bound if clusters are much tighter than the data.
@@ -162,7 +162,7 @@ class MDLConstrained(SampledPairs):
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        One-hot.
+        One-hot form of ``labels_``.
     <n_clusters_>
     objective_ : float
         Description length L in nats, up to a constant that depends on the data alone.
@@ -175,9 +175,9 @@ class MDLConstrained(SampledPairs):
         One row per pair that was passed to `fit`: ``kind`` ("must_link" or "cannot_link"), rows
         ``i`` and ``j``, whether the labels satisfy the pair (``satisfied``), whether the
         description retains the pair (``accepted``), and ``nats``. ``nats`` is the increase of the
-        length of the code words if this pair is removed. It is 0 for pairs that are not accepted or
-        follow from other pairs, and does not include flags. With ``known_words="given"``, ``nats``
-        refers to code words without the known groups.
+        length of the code words if this pair is removed. ``nats`` is 0 for pairs that are not
+        accepted or follow from other pairs, and does not include flags. With
+        ``known_words="given"``, ``nats`` refers to code words without the known groups.
     weights_ : ndarray of shape (n_clusters,)
         Probabilities :math:`\omega` of the code words.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
@@ -238,15 +238,15 @@ class MDLConstrained(SampledPairs):
 
     The order of transmission is the inductive order of the graph of cannot-links between must-link
     components: a component of the smallest degree comes last, then the same rule orders the
-    remaining components. With K > Q the code is complete. The weights :math:`\omega` minimise the
-    length of the words, which is a convex problem. Yin (2007) uses the shares of the rows in the
-    clusters, which do not minimise this length. The parametric complexity of the weights is
-    computed for unconstrained words, one per component of the hard must-links. It is exact without
-    cannot-links, and equal for all labelings with K clusters.
+    remaining components. With K > Q the code is complete, where Q is ``degeneracy_``. The weights
+    :math:`\omega` minimise the length of the words, which is a convex problem. Yin (2007) uses the
+    shares of the rows in the clusters, which do not minimise this length. The parametric complexity
+    of the weights is computed for unconstrained words, one per component of the hard must-links.
+    The complexity is exact without cannot-links, and equal for all labelings with K clusters.
 
     Whether K clusters can satisfy the cannot-links is a graph colouring problem. An exact search
-    has up to 50,000 steps to decide this problem; after that, the error message calls it undecided.
-    The fit adds must-links between nearest rows until no row violates ``epsilon``.
+    decides this problem in at most 50,000 steps. If the search ends undecided, the error message
+    says so. The fit adds must-links between nearest rows until no row violates ``epsilon``.
 
     Soft constraints protect the rows of wrong pairs. New rows benefit only if wrong pairs displace
     the cluster means. Pairs refer to the rows of the ``X`` passed to `fit`; therefore they do not
@@ -326,7 +326,7 @@ class MDLConstrained(SampledPairs):
 
     @property
     def hard_objective(self) -> bool:  # type: ignore[override]
-        """Whether fits end where no move of a single component shortens the description."""
+        """Whether, at the end of a fit, no move of a single component shortens the description."""
         return self.constraints == "hard"
 
     @property

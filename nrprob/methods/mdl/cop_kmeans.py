@@ -244,13 +244,13 @@ class COPKMeans(PairEstimator):
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        One-hot.
+        One-hot form of ``labels_``.
     <n_clusters_>
     objective_ : float
         Sum of squared distances to the centres, in squared units of the features: not in nats.
     objective_trace_ : ndarray of shape (n_iter_,)
-        Objective after every iteration of the best restart. It may increase, since rows are
-        assigned one after another.
+        Objective after every iteration of the best restart. The objective may increase, since rows
+        are assigned one after another.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Means of the clusters; the mean of all rows for an empty cluster.
     n_failed_ : int

@@ -115,7 +115,7 @@ def _code_table(symbols: int, total: int) -> np.ndarray:
 
 
 def one_hot(labels: np.ndarray, size: int) -> np.ndarray:
-    """One-hot encoding (n, size) of labels (n,); the row of a negative label is 0."""
+    """One-hot encoding (n, size) of n labels (n,); the row of a negative label is 0."""
     result = np.zeros((len(labels), size))
     labelled = np.flatnonzero(labels >= 0)
     result[labelled, labels[labelled]] = 1

@@ -153,9 +153,9 @@ def initial_labels(
 
 
 def _distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Squared distances (n, K) of samples x (n, d) from K centres (K, d).
+    """Squared distances (n, K) of samples x (n, d) from K centres (K, d), up to a constant.
 
-    A constant per sample, its squared norm, is left out.
+    The constant, which the result leaves out, is the squared norm of the sample.
     """
     return (centres**2).sum(1) - 2 * x @ centres.T
 

@@ -251,7 +251,7 @@ class InformedLength:
         """Change (C, K) of the code of the classes if one unit of view ``v`` moves to a cluster.
 
         ``labels`` (n, V) are the labels before the move. The change is infinite if cannot-links
-        forbid the move. It is 0 for views other than the first.
+        forbid the move. The change is 0 for views other than the first.
         """
         target = self.target
         if v or (target.classes is None and target.words is None):

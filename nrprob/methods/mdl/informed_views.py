@@ -379,8 +379,8 @@ def _compact(labels: np.ndarray, task: InformedTask) -> np.ndarray:
 def _selection_table(runs: list[Any]) -> Any:
     """DataFrame of the shortest description length of the restarts.
 
-    It has a row for every combination of the numbers of clusters with rows and of the coding of the
-    labels, joint or separate.
+    The table has a row for every combination of the numbers of clusters with rows and of the coding
+    of the labels, joint or separate.
     """
     import pandas as pd
 

@@ -107,7 +107,7 @@ def _choose_labelings(
     factors : for every labeling v, factors (K_v, n) or their logarithms
     choose : function that chooses the clusters in one labeling. Its arguments are v; the sums or
         maxima (K_v, n), given the chosen clusters of the previous labelings; and the factors
-        (K_v, n). It returns one-hot clusters (K_v, n)
+        (K_v, n). The function returns one-hot clusters (K_v, n)
 
     Returns
     -------

@@ -42,8 +42,8 @@ def transmission_order(n_units: int, links: np.ndarray, *apart: np.ndarray) -> n
     """Positions (C,) of must-link components in the order of transmission of their code words.
 
     The order is the inductive order of the graph of cannot-links; see
-    `nrprob.colouring.inductive_order`. It is computed as if the code retained all soft pairs, so it
-    does not depend on the retained pairs.
+    `nrprob.colouring.inductive_order`. The order is computed as if the code retained all soft
+    pairs, so the order does not depend on the retained pairs.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class LinkedWords:
 
     @property
     def hard_links(self) -> LinkedWords:
-        """The object itself: it has hard cannot-links only. Compare `SoftWords.hard_links`."""
+        """The object itself, as all its cannot-links are hard; compare `SoftWords.hard_links`."""
         return self
 
     def separate(self, z: np.ndarray, cost: np.ndarray) -> np.ndarray | None:

@@ -99,18 +99,19 @@ class MDLMultiView(SampledViews):
         many clusters.
     geometry : {"gaussian", "exp"}, default="gaussian"
         "gaussian" encodes rows by an isotropic normal density, w = d/2. "exp" encodes squared
-        distances by an exponential density, w = 1, as published. Both agree for two features;
-        "exp" underweights views of more features.
+        distances by an exponential density, w = 1, as published. The two codes agree for two
+        features; "exp" underweights views of more features.
     e_step : {"stochastic", "mean-field"}, default="stochastic"
         E-step of the annealing. "stochastic" samples a cell for every row, as published.
-        "mean-field" uses the probabilities of all cells. It never increases the free energy at a
-        fixed temperature, and depends little on the initial values, so restarts hardly differ.
+        "mean-field" uses the probabilities of all cells. "mean-field" never increases the free
+        energy at a fixed temperature. Its result depends little on the initial values, so restarts
+        hardly differ.
     max_clusters : int or tuple of int, default=5
         Largest numbers of clusters for "auto"; `fit` warns if a largest number is selected. At most
         256.
     centre_code : {"half_log", "none"}, default="half_log"
-        Whether L includes the code of the centres of isotropic clusters. It affects only the
-        selection of numbers of clusters.
+        Whether L includes the code of the centres of isotropic clusters. The choice affects only
+        the selection of numbers of clusters.
     scale_range : tuple of float, default=(1e-3, 10.0)
         Bounds of s, in units of the view's total variance, from 1e-12 to 1e12. Reduce the lower
         bound if clusters are much tighter than the view.
@@ -150,7 +151,7 @@ class MDLMultiView(SampledViews):
     pdl_, cdl_, tdl_ : float
         Length of the labels, length of the features, and the sum of both lengths. Fits that are not
         annealed include parametric complexities. Annealed fits leave parametric complexities out,
-        as the tables of Yin (2007) do. Their labels are coded by relative frequencies, and their
+        as the tables of Yin (2007) do. Annealed fits code labels by relative frequencies, and
         features by squared distances without constants: ``w n log s``, unless a bound of s is
         active.
     complexity_ : float

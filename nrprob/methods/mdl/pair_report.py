@@ -1,7 +1,8 @@
 """Table of the must-link and cannot-link pairs that were passed to a fit.
 
 For every pair, the table states whether the labels satisfy the pair, and whether the fit accepted
-the pair as correct. It also has the number of nats by which the pair shortens the code words.
+the pair as correct. The table also has the increase in nats of the length of the code words if the
+pair is removed.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Report:
         ``kind`` is the type of the pair, "must_link" or "cannot_link"; ``i`` and ``j`` are the
         indices of its rows. ``satisfied`` states whether the labels satisfy the pair, and
         ``accepted`` whether the fit accepted the pair as correct. ``nats`` is the increase of the
-        length of the code words if this pair is removed. It is 0 for pairs that are not accepted or
-        follow from other pairs.
+        length of the code words if this pair is removed. ``nats`` is 0 for pairs that are not
+        accepted or follow from other pairs.
         """
         import pandas as pd
 

@@ -52,15 +52,15 @@ class ViewPosterior:
     Attributes
     ----------
     draws : xarray.Dataset
-        Always has ``labels`` (chain, draw, view, observation); ``n_clusters`` (chain, draw, view),
-        the number of clusters with samples; and ``log_density`` (chain, draw), minus the
+        All results have ``labels`` (chain, draw, view, observation); ``n_clusters`` (chain, draw,
+        view), the number of clusters with samples; and ``log_density`` (chain, draw), minus the
         description length in nats, for features in units of X. If labels are coded by a forest,
         ``parents`` (chain, draw, view) has the parent of every view, -1 for roots. With continuous
         views, ``hyperparameters`` (chain, draw, view, hyperparameter) refers to standardised
         features. With known groups and continuous views, there are ``effects`` (chain, draw, view,
         group, feature) and ``effect_scale`` (chain, draw, view). Effects are relative to the mean
-        over samples, in units of X, and NaN beyond the features of a view. ``effect_scale`` is
-        their standard deviation, for standardised features.
+        over samples, in units of X, and NaN beyond the features of a view. ``effect_scale`` is the
+        standard deviation of the effects on standardised features.
     sample_stats : xarray.Dataset
         Numbers of proposed and of accepted moves since the previous draw, each of shape (chain,
         draw).

@@ -77,7 +77,7 @@ def _refine_best(
     """Refine the shortest of the ``proposals`` (m, C) by moves of single units.
 
     The function returns the labels (C,) of the shortest refined proposal, and their description
-    length. It returns None unless this length is below ``current - tol``. ``z`` (C,) are the
+    length. The result is None unless this length is below ``current - tol``. ``z`` (C,) are the
     current labels, with the description length ``current``.
     """
     if not len(proposals):
@@ -221,8 +221,9 @@ class _Proposals:
     def split_twice(self, z: np.ndarray) -> np.ndarray:
         """Proposals that split a cluster in three, if two clusters are empty.
 
-        If a cluster contains three groups at equal distances, a split in two may lengthen the code
-        words by more nats than it saves. A split in three may still shorten the description.
+        If a cluster contains three groups at equal distances, a split in two may shorten the code
+        of the features less than it lengthens the code words. A split in three may still shorten
+        the description.
         """
         empty = np.flatnonzero(np.bincount(z, minlength=self.k) == 0)
         if empty.size < 2:
@@ -234,9 +235,9 @@ class _Proposals:
         return np.concatenate(proposals)
 
     def adopt_labelings(self, z: np.ndarray) -> np.ndarray:
-        """Proposals equal to the other ``labelings`` of the units.
+        """Proposals equal to the other ``labelings``; no proposals with hard cannot-links.
 
-        There are none if there are hard cannot-links.
+        ``labelings`` is the argument of `improve_labels`.
         """
         proposals = [np.zeros((0, z.size), z.dtype)]
         for labeling in self.labelings if not self.objective.links[0].size else ():
@@ -276,7 +277,7 @@ class _Proposals:
         return np.where(exchanged[:, part] & inside, a + b - z, z)
 
     def chain_moves(self, z: np.ndarray) -> np.ndarray:
-        """One proposal by a chain of moves; none if no chain shortens the description."""
+        """One proposal by a chain of moves; no proposal if no chain shortens the description."""
         result = improve_by_chains(self.objective, z, 0.0)
         return np.zeros((0, z.size), z.dtype) if result is None else result[None]
 

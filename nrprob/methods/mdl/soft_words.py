@@ -129,8 +129,8 @@ class SoftWords:
     def _find_surroundings(self) -> None:
         """Find the group of every component in a pair, and the surroundings of every group.
 
-        A group is a set of components that soft must-links connect. Its surroundings are the group
-        itself, and all groups that cannot-links connect with it.
+        A group is a set of components that soft must-links connect. The surroundings of a group are
+        the group itself, and all groups that cannot-links connect with the group.
         """
         b = self.bound.size
         graph = _incidence(self.links[:, :1], self.links[:, 1:], (b, b))

@@ -18,8 +18,8 @@ class ViewClusterer(Clusterer):
     """Base class of clusterers of the same rows in several views.
 
     The views are a list of tables, or one table with the views side by side. Subclasses have the
-    parameter ``views``. They set ``alternatives_`` (labels by view) and `_single` (whether the
-    input is one table with one view). They also set `_runs`, which has every variable of
+    parameter ``views``. Subclasses set ``alternatives_`` (labels by view) and `_single` (whether
+    the input is one table with one view). Subclasses also set `_runs`, which has every variable of
     ``restarts_`` as an array over all restarts.
     """
 

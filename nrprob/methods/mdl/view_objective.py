@@ -100,8 +100,8 @@ class ViewObjective:
         """Change (m, C, K) of the length if one of C units moves to one of K clusters.
 
         ``z`` (m, C) are m labelings before the move. The change is 0 for the present cluster, and
-        infinite if a cannot-link forbids the move. It is also infinite if the move violates limits
-        on sizes, unless ``relaxed``.
+        infinite if a cannot-link forbids the move. The change is also infinite if the move violates
+        limits on sizes, unless ``relaxed``.
         """
         m, c = z.shape
         step = max(1, _CHUNK // (c * self.k))

@@ -17,12 +17,12 @@ K_v!/(K_v - k)! states of the sampler. The target therefore divides exp(-L) by t
 k slots. The states of a partition then have the same total probability as its k! labelings.
 
 The *cost* of a label is the increase of L if a sample gets this label, given the labels of all
-other samples. The labels of one sample in all views have a joint cost. On the forest, this is a sum
-of node costs (V, K) and edge costs (V, K, K). For the code by one table, it is a sum of node costs
-and the cost of a cell. A cell is a combination of clusters of all views. Words are code words;
-see `nrprob.methods.mdl.label_codes`. A unit of the first view is a must-link component. K is the
-largest K_v; G is a number of known groups, p a number of statistics, and C the number of units of
-the first view.
+other samples. The labels of one sample in all views have a joint cost. On the forest, the joint
+cost is a sum of node costs (V, K) and edge costs (V, K, K). For the code by one table, the joint
+cost is a sum of node costs and the cost of a cell. A cell is a combination of clusters of all
+views. Words are code words; see `nrprob.methods.mdl.label_codes`. A unit of the first view is a
+must-link component. K is the largest K_v; G is a number of known groups, p a number of statistics,
+and C the number of units of the first view.
 """
 
 from __future__ import annotations
