@@ -202,7 +202,7 @@ class MixtureEM(  # type: ignore[misc]
 
     over the weights :math:`\pi_k` and the parameters :math:`\theta_k` of the components k, where
     :math:`x_i` is row i and :math:`w_i` its sample weight, 1 by default. With target labels of some
-    rows, it is semi-supervised EM: labelled rows stay in the component of their class.
+    rows, MixtureEM is semi-supervised EM: labelled rows stay in the component of their class.
 
     Parameters
     ----------
