@@ -1,4 +1,7 @@
-"""ADFT: alternative clustering with the inverse of a metric learnt from known groups."""
+"""ADFT: alternative clustering with the inverse of a metric learnt from known groups.
+
+Sizes: n rows of m features.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Base class of the estimators for alternative clustering: input of features and known labels."""
+"""Base class of the estimators for alternative clustering: input of features and known labels.
+
+Sizes: n rows of m features.
+"""
 
 from __future__ import annotations
 

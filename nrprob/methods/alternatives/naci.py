@@ -2,8 +2,8 @@
 
 The objective is J(C) = I(C;X) / I_0(X) - sum_m eta_m I(C;Z_m) / I_0(Z_m), for clusters C, rows X
 and known labelings Z_m. I is the quadratic mutual information, and I_0 its value if every row is a
-cluster. J is a sum over pairs of rows that share a cluster. Sizes: s merged rows, m labelings, k
-clusters.
+cluster. J is a sum over pairs of rows that share a cluster. Sizes: n rows of d features, of which s
+are merged; m labelings; k clusters.
 """
 
 from __future__ import annotations
