@@ -582,7 +582,7 @@ class MDLMixture(SampledChains):
             several labelings (see ``multi``). With continuous features, the effects of group and
             cluster of a sample add up. With counts or binary features, each pair of a group and a
             cluster has separate probabilities. Continuous features also allow covariates with
-            linear effects, floats (n_samples, q); a frame of labels and of floats; and
+            linear effects, floats (n_samples, n_covariates); a frame of labels and of floats; and
             `nrprob.known.Memberships`. If ``X`` is a frame, ``known`` may name columns of ``X``.
 
         Returns

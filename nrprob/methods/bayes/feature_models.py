@@ -359,7 +359,7 @@ class SampledGaussian(FeatureModel):
         X, x : features (n, m) and statistics (n, p) of the samples
         terms : codes of labels and classes, without the features
         sizes : function A(k) of the number of clusters
-        partners : (n, q) neighbours of the samples
+        partners : neighbours (n, q) of the samples, q for every sample
         design : known structure
         updates : function of the number of slots, which returns the updates of the concentrations
         """

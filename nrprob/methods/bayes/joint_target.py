@@ -98,8 +98,8 @@ class Likelihood(Protocol):
         means : (K, d) centres of the clusters
         covariances : (K, d, d), (K, d) variances of independent features, or (1, d, d) if all
             clusters share one
-        effects : (L, d) offsets of known groups, or coefficients of covariates; None without known
-            structure
+        effects : (L, d) offsets of L known groups, or coefficients of L covariates; None without
+            known structure
         """
 
     def squared_distances(

@@ -165,7 +165,7 @@ def replicate(
     draws : variables of the draws by name; of these, ``inverse_df`` is used
     labels : (S, n) components of the samples
     group : (n,) known groups
-    covariates : (n, Q) known covariates; None if there are none
+    covariates : (n, Q) values of Q known covariates; None without covariates
     totals : (n,) numbers of tokens of the samples, for counts
     binary : whether features are binary
     given_labels : whether samples have the components ``labels``; if False, the components are

@@ -216,10 +216,11 @@ class Replicated(Sampled):
         return int(np.asarray(group)[: self._n_rows].max(initial=0)) + 1
 
     def _centre_effects(self, parameters: Parameters) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return centres (S, K, d), and effects (S, L, d) of known structure without padding.
+        """Return centres (S, K, d), and effects (S, L, d) of L known groups or covariates.
 
-        Offsets of groups are shifted so that their mean over the samples is 0; the centres change
-        by the opposite amount. The data only determine the sums of offsets and centres.
+        The result has no padding. Offsets of groups are shifted so that their mean over the samples
+        is 0; the centres change by the opposite amount. The data only determine the sums of offsets
+        and centres.
         """
         means, effects = parameters.means, parameters.effects
         if effects is None:

@@ -205,7 +205,7 @@ def make_mixture_target(
         Whether the prior omits the factor 1 / k! for k components. With False, k components cost
         log k! nats more.
     partners : array-like of int of shape (n_samples, q), optional
-        Nearest rows of each row, for proposals of splits and merges.
+        The q nearest rows of each row, for proposals of splits and merges.
     covariance : {"diag"}
         Covariance of a component; features are independent.
 
@@ -216,7 +216,8 @@ def make_mixture_target(
     Raises
     ------
     ValueError
-        If a hyperparameter is out of its range, or the data are not a finite table.
+        If ``X`` is not a finite table, ``onehot`` is not one-hot, the interval of the means does
+        not contain the data, or another parameter is out of its range.
     """
     X = np.asarray(X, np.float64)
     if X.ndim != 2 or 0 in X.shape or not np.isfinite(X).all():

@@ -39,7 +39,7 @@ FREEDOMS = np.asarray([1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, np.inf])
 
 
 def log_masses(values: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
-    """Log probabilities (F, G) of the grid values of w, for degrees of freedom (F,).
+    """Log probabilities (F, G) of G grid values of w, for F degrees of freedom (F,).
 
     ``values`` (G,) is the grid, in increasing order; it contains 1.
     """
@@ -63,7 +63,7 @@ class ScaleWeightUpdate(JointUpdate):
     version : (n',) indices of the current weights, in ``values``
     which : index of the current degrees of freedom, in ``freedoms``
     values : (G,) values of a weight w
-    freedoms : (F,) grid of degrees of freedom
+    freedoms : (F,) grid of F degrees of freedom
     log_mass : (F, G) log prior probabilities of the values under each number of degrees of freedom
     """
 

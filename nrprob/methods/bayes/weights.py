@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 
 def unweighted(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Divide statistics ``x`` (n, q) of n samples by the scale weights (n,), 0 on padding."""
+    """Divide q statistics ``x`` (n, q) of n samples by the scale weights (n,), 0 on padding."""
     return x / jnp.where(weight > 0, weight, 1)[:, None]
 
 
