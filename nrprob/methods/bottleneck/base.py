@@ -82,7 +82,7 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     def stored_task(self, survey: Survey, fixed: np.ndarray | None) -> Task:
         """Task of a fit to `nrprob.stored` rows: their known groups, and an empty array of rows.
 
-        ``survey`` describes the stored rows. ``fixed`` (n,) are the classes of the rows, -1 where
+        ``survey`` describes the stored rows. ``fixed`` (n,) are the classes of the n rows, -1 where
         unknown; None without labels.
         """
         self._encoder = survey.encoder
