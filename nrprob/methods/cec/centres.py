@@ -213,10 +213,10 @@ def store_result(
 
 
 def name_clusters(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
-    """Order (k,) of the clusters by the classes that they are matched to.
+    """Clusters (k,), in the order of the classes that they are matched to.
 
     The one-to-one matching maximises the number of labelled rows on which clusters and classes
-    agree. With at most k classes, entry c of the order is the cluster of class c, and clusters
+    agree. With at most k classes, entry c of the result is the cluster of class c, and clusters
     without a class come last. With more classes, some classes have no cluster.
 
     Parameters

@@ -1,4 +1,7 @@
-"""Cross-entropy clustering with partial labels (CEC-IB)."""
+"""Cross-entropy clustering with partial labels (CEC-IB).
+
+Sizes: n rows, k clusters, S restarts.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ large factor, the derivative gives the most probable labels.
 A *part* is a connected component of the cannot-link graph; parts are independent. The sum over a
 part has one of three forms: an enumeration of its labels, if these are few; a sum over subsets of
 clusters, if all units of different classes are cannot-linked and clusters are few; otherwise a
-mean-field approximation. There are N units with padding and k clusters.
+mean-field approximation. There are n rows, N units with padding, k clusters, and e cannot-links.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Links(NamedTuple):
     part : (M,) part to which a labeling belongs; the number of parts on padding
     members : (m, q) at most q units of each of m classes, if all units of different classes are
         cannot-linked; N on padding, which may be a whole class
-    edges : (E, 2) pairs of cannot-linked units in parts with a mean field, each pair in both
+    edges : (E, 2) the E pairs of cannot-linked units in parts with a mean field, each pair in both
         directions; N on padding
     turn : (N,) colours of the units with a mean field; cannot-linked units have different colours.
         -1 for all other units

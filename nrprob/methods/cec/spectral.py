@@ -1,4 +1,7 @@
-"""Spectral clustering with pairwise constraints."""
+"""Spectral clustering with pairwise constraints.
+
+Sizes: n rows, k clusters.
+"""
 
 from __future__ import annotations
 
