@@ -466,7 +466,7 @@ class CMBC(ScoreMixin, LinearClusterer):
 def _test_redundancy(labels: np.ndarray, labelings: list[np.ndarray]) -> Any:
     """G test of the clusters and the most dependent known labeling, with Bonferroni correction.
 
-    ``labels`` (n,) are the clusters. The result is None without known labelings.
+    ``labels`` (n,) are the clusters of n rows. The result is None without known labelings.
     """
     if not labelings:
         return None
