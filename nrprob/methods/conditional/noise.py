@@ -51,7 +51,7 @@ def least_gain(n_samples: float) -> float:
 
 
 class NoiseFit(NamedTuple):
-    """Fit with a noise component.
+    """Result of a fit with a noise component.
 
     Attributes
     ----------

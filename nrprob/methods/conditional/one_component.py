@@ -26,7 +26,7 @@ _LEAST_TAU = 1e-3  # lower bound of the variance of group effects, in squares of
 
 
 class OneComponent(NamedTuple):
-    """Fit of the one-component model.
+    """Estimates of the one-component model.
 
     Attributes
     ----------
@@ -143,7 +143,8 @@ def _multiply_by_pattern(
 ) -> np.ndarray:
     """Multiply every row i of ``values`` (n, d) by the matrix ``matrices[pattern[i]]`` (d, d).
 
-    ``matrices`` has the shape (P, d, d), and ``pattern`` (n,) has the missing pattern of every row.
+    ``matrices`` (P, d, d) has one matrix for each of P missing patterns, and ``pattern`` (n,) has
+    the missing pattern of every row.
     """
     out = np.empty_like(values)
     order = np.argsort(pattern, kind="stable")

@@ -1,4 +1,7 @@
-"""Residual spectral clustering of counts: an ensemble of spectral clusterings and its consensus."""
+"""Residual spectral clustering of counts: an ensemble of spectral clusterings and its consensus.
+
+Sizes: n rows, m terms, K clusters, L known groups.
+"""
 
 from __future__ import annotations
 

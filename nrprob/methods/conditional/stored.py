@@ -2,7 +2,7 @@
 
 The group means need one pass over all rows, and the covariance of the residuals needs another pass.
 An EM step of all active restarts needs one pass. The restarts begin on a subsample of the rows in
-memory. S is the number of restarts.
+memory. n is the number of rows of the subsample, S the number of restarts.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Ends(NamedTuple):
 
 
 class _Search:
-    """Search by successive halving, for one error distribution and one type of cluster weights.
+    """A search by successive halving, for one error distribution and one type of cluster weights.
 
     Parameters
     ----------
@@ -314,7 +314,8 @@ def _prepare_sample(
 ) -> tuple[ResidualTask, Common]:  # fmt: skip
     """Draw the subsample; compute its initial labels, and the arrays that all EM steps share.
 
-    ``fixed`` (n,) are the classes of labelled rows, else -1; None without labels.
+    ``fixed`` has one entry per stored row: the class of a labelled row, else -1. None without
+    labels.
     """
     seed = start_seed(model, seen)
     rng = np.random.default_rng(seed)

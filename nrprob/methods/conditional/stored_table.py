@@ -52,7 +52,7 @@ _SAMPLE, _SAMPLE_EACH = 1 << 13, 1 << 9  # size of the subsample: in all or per 
 
 @dataclass(frozen=True)
 class _Scaling:
-    """Scale and hyperparameters of the numeric columns, from moments of all samples.
+    """Coordinates and hyperparameters of the numeric columns, from moments of all samples.
 
     The coordinates of a sample x are (x - centre) / scale.
 

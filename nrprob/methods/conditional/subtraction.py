@@ -42,7 +42,7 @@ class ResidualSearch(Clusterer):
     _n_restarts: Any
 
     def _check_left(self, design: Design, dof: float, square: float, before: float) -> None:
-        """Raise ValueError if residuals are 0, or if too few degrees of freedom remain.
+        """Raise ValueError if residuals are 0, or if fewer degrees of freedom remain than clusters.
 
         Parameters
         ----------
