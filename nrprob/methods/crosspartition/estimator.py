@@ -1,4 +1,7 @@
-"""Cross-partition clustering: clusters that several subsets of the rows share."""
+"""Cross-partition clustering: clusters that several subsets of the rows share.
+
+Sizes: n rows of m features, k clusters.
+"""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class ThemeRows(NamedTuple):
 
 
 class ThemeLabels:
-    """Search for the labels of the rows that have the largest gain, given the number of themes.
+    """A search for the labels of the rows with the largest gain, given the number of themes.
 
     Parameters
     ----------
