@@ -1,4 +1,7 @@
-"""Conditional ensembles: consensus of one clustering per known group."""
+"""Conditional ensembles: consensus of one clustering per known group.
+
+Sizes: n rows of m features.
+"""
 
 from __future__ import annotations
 
