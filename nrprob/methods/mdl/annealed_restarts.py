@@ -1,6 +1,7 @@
 """Annealed restarts of `nrprob.MDLMultiView` for given numbers of clusters.
 
-All restarts of one coding of the labels run in one compiled program.
+All restarts of one coding of the labels run in one compiled program. There are n rows and V views,
+and a view has d features.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class CountCosts:
 
 
 def count_symbols(x: np.ndarray, features: str) -> tuple[np.ndarray, np.ndarray]:
-    """Count the symbols of samples ``x`` (n, d) with binary features or counts.
+    """Count the symbols of n samples ``x`` (n, d) with d binary features or counts.
 
     Every binary feature is a block of two symbols: ones and zeros. Features that are counts form
     one block of d symbols.

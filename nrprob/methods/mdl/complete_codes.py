@@ -7,8 +7,8 @@ continuous features that are not complete: these codes charge half a logarithm p
 scales to all samples. The sampler uses normal clusters with conjugate priors instead, and
 integrates out the parameters of the clusters. Known groups shift all clusters of a continuous view.
 
-n samples have labels in V views. A *slot* is one of the K possible labels of a view; slots may be
-empty.
+n samples have labels in V views; a view has d features. A *slot* is one of the K possible labels of
+a view; slots may be empty.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Configurations of a multi-view clustering, and the parts of their lengths that are constant.
 
 A configuration has a number K_v of clusters for each of V views v, and states whether the labels of
-the views are coded jointly. A *cell* is a combination of clusters, one of each view. Parts of the
-description length that do not depend on the labels are constant.
+the views are coded jointly. There are n rows, and d features of a view. A *cell* is a combination
+of clusters, one of each view. Parts of the description length that do not depend on the labels are
+constant.
 """
 
 from __future__ import annotations

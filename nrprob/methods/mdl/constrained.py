@@ -1,4 +1,7 @@
-"""Minimum description length clustering with pairs, labels and known groups."""
+"""Minimum description length clustering with pairs, labels and known groups.
+
+Sizes: n rows, p pairs of a type.
+"""
 
 from __future__ import annotations
 

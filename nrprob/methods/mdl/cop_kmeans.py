@@ -1,4 +1,9 @@
-"""COP-K-means: assign each sample to the nearest centre that no constraint forbids."""
+"""COP-K-means: assign each sample to the nearest centre that no constraint forbids.
+
+Sizes, with padding: C must-link components of rows with d features, and K clusters. The first B
+components include all components with cannot-links; a component has cannot-links with at most D
+others. There are e cannot-links.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class CountTable:
         return float(self.lengths(self.counts(z)).sum())
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (C, K) of the length if one of C units alone moves to one of K clusters.
+        """Changes (C, K) of the length if one of C units alone moves to one of K clusters.
 
         ``z`` (C,) are the labels before the move. Entries for the present clusters have no meaning.
         """
@@ -143,7 +143,7 @@ class SizeTable:
         return float(self.values[self._sizes(z)].sum())
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (C, K) of the length if one of C units alone moves to one of K clusters.
+        """Changes (C, K) of the length if one of C units alone moves to one of K clusters.
 
         ``z`` (C,) are the labels before the move. Entries for the present clusters have no meaning.
         """

@@ -59,7 +59,7 @@ class FeatureLengths(Protocol):
         ...
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of `totals` if one of C units moves to one of K clusters.
+        """Changes (m, C, K) of `totals` if one of C units moves to one of K clusters.
 
         ``z`` (m, C) are m labelings before the move. The change is 0 for the present cluster.
         """
@@ -84,7 +84,7 @@ def _positive_variances(x: np.ndarray) -> np.ndarray:
 
 
 def cluster_totals(values: np.ndarray, z: np.ndarray, k: int) -> np.ndarray:
-    """Sums (K, J) of ``values`` (C, J) over the units of each of ``k`` clusters.
+    """Sums (K, J) of J ``values`` (C, J) per unit, over the units of each of ``k`` clusters.
 
     ``z`` (C,) are the clusters of the units. The function is fast for few clusters.
     """

@@ -15,8 +15,8 @@ labels, an update has these steps:
    depend on this vector. With steps 1 and 2 alone, such a common shift would mix slowly.
 4. Sample :math:`\tau` from a grid.
 
-The precisions and means are then discarded. There are n samples, G groups, K clusters and d
-features.
+The precisions and means are then discarded. There are n samples with p statistics each, G groups, K
+clusters and d features.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def sample_effects(
     z : (n,) labels of the samples
     effects : (G, d) current effects of the groups
     scale : current index of the standard deviation of the effects in the grid
-    scales : (T,) grid of standard deviations
+    scales : (T,) grid of T standard deviations
     key : random key
 
     Returns

@@ -1,6 +1,7 @@
 """Search for the labels of several views from several initial values, and summarise the result.
 
-n samples have labels in V views. Host code in NumPy and float64.
+n samples have labels in V views. A view has d features and K clusters. Host code in NumPy and
+float64.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ to K_max, F_v includes log K_max. All lengths are in nats.
 Host code in NumPy and float64. Pairs and classes refer to the first view. A *unit* has one label:
 the units of the first view are must-link components, and the units of all other views are samples.
 *Words* are code words of labels, one per unit; see `nrprob.methods.mdl.label_codes`. C units of a
-view are in K clusters.
+view are in K clusters; there are G known groups.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class InformedLength:
         return CountTable(compositions, self.sizes[0], np.array([n_classes]))
 
     def target_changes(self, v: int, labels: np.ndarray) -> np.ndarray | float:
-        """Change (C, K) of the code of the classes if one unit of view ``v`` moves to a cluster.
+        """Changes (C, K) of the code of the classes if one unit of view ``v`` moves to a cluster.
 
         ``labels`` (n, V) are the labels before the move. The change is infinite if cannot-links
         forbid the move. The change is 0 for views other than the first.

@@ -96,7 +96,7 @@ class CellObjective:
         return result
 
     def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
-        """Change (m, q, cells) of `totals` if one of q samples moves to a cell.
+        """Changes (m, q, cells) of `totals` if one of q samples moves to a cell.
 
         ``z`` (m, q) are m choices of the cells before the move; see `MoveObjective.differences`.
         """

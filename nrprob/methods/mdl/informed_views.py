@@ -1,6 +1,7 @@
 """Multi-view clustering with side information, and with selected numbers of clusters.
 
-Side information are known groups, must-links, cannot-links and partial labels.
+Side information are known groups, must-links, cannot-links and partial labels. Sizes: n rows, V
+views, d features of a view, p pairs of a type.
 """
 
 from __future__ import annotations

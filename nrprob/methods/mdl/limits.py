@@ -1,6 +1,7 @@
 """Convert limits on distances within and between clusters into must-links and cannot-links.
 
-In all functions, ``x`` (n, d) are the features of n rows. A pair is two row indices.
+In all functions, ``x`` (n, d) are the features of n rows. A pair is two row indices; p is a number
+of pairs, r a number of row indices.
 """
 
 from __future__ import annotations

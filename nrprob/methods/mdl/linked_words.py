@@ -3,8 +3,8 @@
 Every *unit*, a must-link component, has a label. C components are in K clusters; m labelings are
 evaluated at a time. `nrprob.methods.mdl.label_codes` defines code words, open clusters and weights.
 The length of a labeling depends on two kinds of counts: words by encoded cluster, and words by set
-of open clusters. There are U distinct sets. Lengths are in nats, without the parametric complexity
-of the weights.
+of open clusters. There are U distinct sets. e cannot-links connect B of the components, and there
+are p soft must-links. Lengths are in nats, without the parametric complexity of the weights.
 
 Host code in NumPy and float64.
 """
@@ -130,7 +130,7 @@ class LinkedWords:
         return _in_chunks(z, step, words_length)
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the length if one of C components moves to one of K clusters.
+        """Changes (m, C, K) of the length if one of C components moves to one of K clusters.
 
         ``z`` (m, C) are the labels before the move. The change is infinite if a cannot-link forbids
         the move. With many cannot-links, the changes are upper bounds.
@@ -219,7 +219,7 @@ class LinkedWords:
         return np.bincount(place.ravel(), minlength=m * b * k).reshape(m, b, k)
 
     def _word_changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the total length of the code words by every move; see `changes`."""
+        """Changes (m, C, K) of the total length of the code words by every move; see `changes`."""
         (m, c), k = z.shape, self.k
         count = cluster_sums(z, np.ones(c), self.k)
         step = np.eye(k)

@@ -31,7 +31,8 @@ class Report:
     ----------
     problem : hard and soft pairs of the fit, without the description length, which has the data
     result : description of the best labels
-    pairs : must-links and cannot-links as the user passed them, each an array (p, 2) of row indices
+    pairs : must-links and cannot-links as the user passed them, each an array (p, 2) of
+        row indices of p pairs
     hard : whether the fit had to satisfy all pairs
     """
 

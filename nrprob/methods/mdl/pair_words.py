@@ -1,8 +1,8 @@
 """Compiled lengths of the code words of the first view under cannot-links and soft pairs.
 
 `nrprob.methods.mdl.label_codes` defines code words and open clusters. A *unit* is a must-link
-component, which has one label. C units are in K clusters, and B of the units occur in pairs. Every
-function evaluates the labels (C,) of one clustering.
+component, which has one label. C units are in K clusters, and B of the units occur in pairs; p is
+the number of pairs of a type. Every function evaluates the labels (C,) of one clustering.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Posterior of the cluster labels of several views, defined by their description length."""
+"""Posterior of the cluster labels of several views, defined by a description length.
+
+A view has d features.
+"""
 
 from __future__ import annotations
 

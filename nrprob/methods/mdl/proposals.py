@@ -1,8 +1,9 @@
 """Local search by proposals, which change the labels of many units of one view at a time.
 
-A unit is a must-link component or a sample. C units are in at most K clusters. Proposals are m
-labelings (m, C). Proposals of a type are ordered by their description lengths, or by upper bounds
-of the lengths if there are many cannot-links. Moves of single units refine the shortest proposals.
+A unit is a must-link component or a sample. C units are in at most K clusters; p is a number of
+pairs of clusters. Proposals are m labelings (m, C). Proposals of a type are ordered by their
+description lengths, or by upper bounds of the lengths if there are many cannot-links. Moves of
+single units refine the shortest proposals.
 """
 
 from __future__ import annotations

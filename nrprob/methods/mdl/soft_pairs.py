@@ -1,4 +1,7 @@
-"""Soft must-links and cannot-links between must-link components, and code words under all pairs."""
+"""Soft must-links and cannot-links between must-link components, and code words under all pairs.
+
+p is the number of pairs of a type.
+"""
 
 from __future__ import annotations
 

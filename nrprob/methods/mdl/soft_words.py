@@ -9,7 +9,8 @@ that cannot-links connect with it. Moves are evaluated on copies of the surround
 a component in a copy.
 
 Host code in NumPy and float64. C components are in K clusters; m labelings are evaluated at a time.
-There are E entries, and U distinct sets of open clusters.
+There are E entries, and U distinct sets of open clusters. B of the components occur in pairs; there
+are p pairs of a type, and e hard cannot-links.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class SoftWords:
         return self.totals(z)
 
     def changes(self, z: np.ndarray) -> np.ndarray:
-        """Change (m, C, K) of the length if one of C components moves to one of K clusters.
+        """Changes (m, C, K) of the length if one of C components moves to one of K clusters.
 
         ``z`` (m, C) are the labels before the move. The changes are upper bounds in two cases. With
         many pairs, they are computed at the current weights of the clusters. Choices of retained

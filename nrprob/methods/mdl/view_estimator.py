@@ -1,4 +1,7 @@
-"""Base class of multi-view estimators: validation of the input, and fitted attributes."""
+"""Base class of multi-view estimators: validation of the input, and fitted attributes.
+
+n is the number of rows, and d the number of features of a view.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Description length of the labels of one view, with the labels of all other views fixed.
 
 A unit, a must-link component or a sample, has one label. C units are in at most K clusters; m
-labelings are evaluated at a time. Host code in NumPy and float64.
+labelings are evaluated at a time. There are d features and e hard cannot-links. Host code in NumPy
+and float64.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class ViewObjective:
         return result if self.words is None else result + self.words.estimates(z, present)
 
     def differences(self, z: np.ndarray, *, relaxed: bool = False) -> np.ndarray:
-        """Change (m, C, K) of the length if one of C units moves to one of K clusters.
+        """Changes (m, C, K) of the length if one of C units moves to one of K clusters.
 
         ``z`` (m, C) are m labelings before the move. The change is 0 for the present cluster, and
         infinite if a cannot-link forbids the move. The change is also infinite if the move violates

@@ -22,7 +22,8 @@ cost is a sum of node costs (V, K) and edge costs (V, K, K). For the code by one
 cost is a sum of node costs and the cost of a cell. A cell is a combination of clusters of all
 views. Words are code words; see `nrprob.methods.mdl.label_codes`. A unit of the first view is a
 must-link component. K is the largest K_v; G is a number of known groups, p a number of statistics,
-and C the number of units of the first view.
+and C the number of units of the first view, each of at most M samples. P and T are numbers of
+values of grids.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class View:
         Raises
         ------
         ValueError
-            If ``x`` has values that are not binary, or that are not counts.
+            If ``features`` is "bernoulli" and ``x`` is not binary, or if ``features`` is
+            "multinomial" and ``x`` has negative or fractional values.
         """
         if features == "bernoulli" and not np.isin(x, (0, 1)).all():
             raise ValueError(
@@ -115,7 +116,7 @@ def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
 
 
 def cut_views(x: np.ndarray, views: Any) -> list[np.ndarray]:
-    """Split the columns of a table x (n, m) into views, arrays (n, d).
+    """Split the m columns of a table x (n, m) into views, arrays (n, d).
 
     ``views`` has the number of columns d of every view.
     """
