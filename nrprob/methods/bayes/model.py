@@ -163,8 +163,8 @@ class MixtureModel:
 def find_neighbours(X: np.ndarray) -> np.ndarray:
     """Indices (n, q) of the q nearest neighbours of samples ``X`` (n, d), for split-merge moves.
 
-    If there are more than `_MAX_SEARCHED` samples, only that many evenly spaced samples may be
-    neighbours.
+    If there are more than `_MAX_SEARCHED` samples, only `_MAX_SEARCHED` evenly spaced samples may
+    be neighbours.
     """
     from sklearn.neighbors import NearestNeighbors
 

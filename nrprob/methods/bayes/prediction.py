@@ -133,11 +133,11 @@ class Sampled(Clusterer):
 
         .. math:: p(y | x, D) = \frac{\sum_s p(x, y | s)}{\sum_s p(x | s)}
 
-        for features x and class y of a new sample, draws s, and the data D of `fit`. This average
-        is ``prediction_rule="joint"``; "cond" is the plain average of p(y | x, s) over s. The new
-        sample joins a component of the draw or a new component. p(x, y | s) is the sum of exp(-l)
-        over these components, where l is the increase of the description length. See Yin (2007),
-        eqs. (4.7) and (4.9), whose denominator is p(x | D).
+        for features x and class y of a new sample, draws s, and the data D of `fit`. The formula
+        holds for ``prediction_rule="joint"``; with "cond", the result is the plain average of p(y |
+        x, s) over s. The new sample joins a component of the draw or a new component. p(x, y | s)
+        is the sum of exp(-l) over these components, where l is the increase of the description
+        length. See Yin (2007), eqs. (4.7) and (4.9), whose denominator is p(x | D).
 
         Parameters
         ----------

@@ -27,8 +27,8 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     """Sample logarithms of gamma variates of shapes ``a > 0`` (any array), with scale 1.
 
     The method is the rejection sampler of Marsaglia and Tsang (2000). The sampler proposes for the
-    whole array until every element is accepted. For shapes below 1, a Gamma(a) variate is a Gamma(a
-    + 1) variate times U^(1/a) with uniform U, in logarithms to avoid underflow.
+    whole array until every element is accepted. For shapes below 1, a Gamma(a) variate is a
+    Gamma(a + 1) variate times U^(1/a) with uniform U, in logarithms to avoid underflow.
     """
     loop_key, boost_key = jax.random.split(key)
     d = jnp.where(a < 1, a + 1, a) - 1 / 3

@@ -7,9 +7,9 @@ Sample i of cluster c has the error
 where S_c is the covariance of the cluster. Hence e_i is t distributed with f degrees of freedom.
 The gamma distribution is discretised on a grid of values of w. Each grid value has the probability
 of all w that are nearer to it, in logarithms, than to the other grid values. So cluster and weight
-of a sample can be sampled together. f is sampled from a grid as well, on which infinity means
-Gaussian errors. Draws have 1 / f, so that summaries are finite. An outlier then has a small w
-instead of a separate cluster.
+of a sample can be sampled together. f is sampled from a grid, on which infinity means Gaussian
+errors. Draws have 1 / f, so that summaries are finite. An outlier then has a small w instead of a
+separate cluster.
 
 Given the weights, the likelihood is the likelihood of weighted samples. The update samples first
 centres and covariances, then f with all weights summed out, and then the weights.
