@@ -53,9 +53,9 @@ def residual_term(rows: Rows) -> Term:
 def weight_rule(coordination: str, automatic: bool, weight: jax.Array) -> WeightRule:
     """Function that maps the leading curvatures (2,) of two terms to their weights (2,).
 
-    The two terms are the conditional entropy and the coordination term. The first has weight 1. If
-    the user sets the weight of the coordination term, and the coordination is marginal, this weight
-    is constant. In all other cases, the weight depends on the curvatures.
+    The two terms are the conditional entropy and the coordination term. The conditional entropy has
+    weight 1. If the user sets the weight of the coordination term, and the coordination is
+    marginal, this weight is constant. In all other cases, the weight depends on the curvatures.
 
     Parameters
     ----------
