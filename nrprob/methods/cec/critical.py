@@ -236,12 +236,12 @@ def _is_regular(moments: ClassMoments, covariance: str) -> np.ndarray:
 def _squared_entries(
     residuals: np.ndarray, mass: np.ndarray, lost: int, *, scaled: bool
 ) -> tuple[float, float]:
-    """Sum of the squared entries of a covariance matrix, and the trace of the matrix.
+    """Sum of the squared entries, and trace, of a covariance or correlation matrix.
 
-    The matrix is estimated from ``residuals`` (n, m) of samples with weights ``mass`` (n,). Its
+    The matrix is estimated from ``residuals`` (n, m) of samples with weights ``mass`` (n,). The
     degrees of freedom are the sum of the weights minus ``lost``, the number of estimated means. The
-    sum is corrected for the noise of the estimate. With ``scaled``, the matrix is the correlation
-    matrix.
+    sum of squared entries is corrected for the noise of the estimate. The matrix is the correlation
+    matrix if ``scaled``, else the covariance matrix.
     """
     m, freedom = residuals.shape[1], max(mass.sum() - lost, 2.0)
     z = np.sqrt(mass)[:, None] * residuals

@@ -495,7 +495,7 @@ class CECIB(WeightedUnconditionalMixin, Clusterer):  # type: ignore[misc]
     ) -> solve.Solution:
         """Convert the result of the local search to the record of the compiled solvers.
 
-        ``constant`` is the constant of the objective.
+        ``constant`` is the part of the objective that is the same for all partitions.
         """
         partitions, shape = outcome.partitions, problem.rows.mass.shape
         best = int(np.argmin([p.value for p in partitions]))
