@@ -331,10 +331,10 @@ class ResidualDensity(Clusterer):
     def has_flexible_clusters(self):
         """Whether the clusters can fit heavy tails, or unequal covariances of known groups.
 
-        If so, the significance test uses additional null models, which can fit these features as
-        well. The result is True if a cluster may have few samples: with free weights, with more
-        than two clusters, or if one of two clusters has few samples. The result is also True if
-        errors follow a t distribution, or if the covariance is not "tied".
+        With such clusters, the significance test uses additional null models, which can fit heavy
+        tails or unequal covariances. The result is True if a cluster may have few samples: with
+        free weights, with more than two clusters, or if one of two clusters has few samples. The
+        result is also True if errors follow a t distribution, or if the covariance is not "tied".
 
         Returns
         -------

@@ -150,9 +150,10 @@ class DiscreteBlock:
         return _einsum("...w,wj->...j", values, self.membership)
 
     def _to_values(self, values: jax.Array) -> jax.Array:
-        """Repeat an entry of ``values`` (..., J) for all values of its column: (..., W).
+        """Repeat the entry of every column in ``values`` (..., J), for all W values of all columns.
 
-        A matrix product is used, because with indexing XLA would recompute ``values`` many times.
+        The result has the shape (..., W). A matrix product is used, because with indexing XLA would
+        recompute ``values`` many times.
         """
         return _einsum("...j,wj->...w", values, self.membership)
 

@@ -105,7 +105,7 @@ class FittedTable:
         columns : discrete columns
         groups : (n,) known group of every sample
         spread : whether to add the posterior covariance S_z of the group effects to the covariance
-            of the errors. The predictive density of new samples needs this.
+            of the errors. The predictive density of new samples needs ``spread=True``.
         """
         value = self.log_share[groups]
         if x is not None:

@@ -147,7 +147,8 @@ class Effects(NamedTuple):
 
     Attributes
     ----------
-    held : whether the means m keep their initial values, the group means ("subtract")
+    held : whether the posterior means m of the effects keep their initial values, the group means
+        ("subtract")
     fixed : whether the prior of the group effects is flat
     absent : whether there are no group effects
     """

@@ -384,11 +384,11 @@ def choose_effects(
     its gain over fitted common shares has to exceed the difference of the penalties.
 
     Means are never subtracted if the median group has fewer than 20 samples, because every sample
-    is then a large part of the mean. In this case, and if the user chose joint effects, only the
-    gain of shares by group over common shares counts. This gain has to exceed K log(L) / 2 nats for
-    L small groups (median below 20 samples), else the penalty of `thresholds`. Tables with only
-    discrete columns have no means to subtract, so a joint fit is selected. The fit with shares by
-    group then has to raise the objective of the fit ``subtracted`` by the penalty.
+    is then a large part of the mean. For such small groups, and if the user chose joint effects,
+    only the gain of shares by group over common shares counts. This gain has to exceed K log(L) / 2
+    nats for L small groups (median below 20 samples), else the penalty of `thresholds`. Tables with
+    only discrete columns have no means to subtract, so a joint fit is selected. The fit with shares
+    by group then has to raise the objective of the fit ``subtracted`` by the penalty.
 
     Parameters
     ----------

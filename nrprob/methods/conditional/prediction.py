@@ -69,7 +69,7 @@ class NewSamples:
 
         Returns
         -------
-        log_joint : (n', K) log share plus log density of the samples in new groups
+        log_joint : (n', K) log share plus log density of the n' samples in new groups
         effects : (L', d) effects of the new groups
         codes : (n',) new groups of these samples, numbered from 0
         """
@@ -162,7 +162,7 @@ class PredictionMixin(
         return self.log_density_of(X, known=known) - self._log_unit
 
     def _check_unseen(self, unseen: str) -> None:
-        """Raise ValueError if ``unseen`` is invalid, or not possible for this fit."""
+        """Raise ValueError for an invalid ``unseen``, or "estimate" without random effects."""
         self._check_choice("unseen", unseen, UNSEEN)
         if unseen == "estimate" and self.effects_kind_ != "random":
             raise ValueError(

@@ -143,8 +143,8 @@ class Refit:
     def power_residuals(self) -> tuple[np.ndarray, np.ndarray]:
         """Whitened residuals (n, d) after a Yeo-Johnson transformation of every column.
 
-        The log determinants (n,) of the whole map are returned as well. The log determinants
-        include the log derivatives of the Yeo-Johnson transformations.
+        Also returns the log determinants (n,) of the whole map, which include the log derivatives
+        of the Yeo-Johnson transformations.
         """
         fitted, residuals = self.fitted, self.residuals
         assert residuals is not None
@@ -298,7 +298,7 @@ class TableRefits:
         self, part: TableData, training: np.ndarray, problem: Problem, n_init: int, seed: int,
         initial: np.ndarray | None,
     ) -> Ends:  # fmt: skip
-        """Fit by restarts with held group effects, and then by joint fits for joint effects.
+        """Fit by restarts with held group effects; then, for joint effects, by joint fits.
 
         Joint fits start from the best restarts. The arguments are as in `fit` and `_problem`.
         """

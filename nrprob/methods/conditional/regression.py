@@ -54,6 +54,7 @@ def fit_removal(
     Parameters
     ----------
     x : ndarray of shape (n, m)
+        Rows.
     design : Design
         Known structure.
     weights : ndarray of shape (n,), optional
@@ -94,6 +95,7 @@ def fit_groups_and_clusters(
     Parameters
     ----------
     x : ndarray of shape (n, m)
+        Rows.
     codes : ndarray of shape (n,)
         Known group of every row.
     n_groups : int

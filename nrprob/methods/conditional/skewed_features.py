@@ -23,7 +23,8 @@ def warn_of_skewed(table: TableInput, design: Design, n_clusters: int) -> float:
     """Warn of numeric columns whose logarithms form Gaussian clusters better than their values.
 
     Returns the sum of the gains of such columns, in nats per sample; 0 without such columns.
-    ``n_clusters``, bounded by 3 and 10, is the maximum number of Gaussian components per feature.
+    The maximum number of Gaussian components per feature is ``n_clusters``, but at least 3 and at
+    most 10.
     """
     positions = table.columns.numeric_positions
     if not positions:

@@ -43,7 +43,7 @@ class DiscreteColumn:
     def marginal(self) -> np.ndarray:
         """Shares (V,) of the values among the samples of the fit.
 
-        The result is ``fitted_marginal`` unless this is None. In this case, the shares are computed
+        The result is ``fitted_marginal``. If ``fitted_marginal`` is None, the shares are computed
         from the samples, with half a sample added to every value.
         """
         if self.fitted_marginal is not None:
