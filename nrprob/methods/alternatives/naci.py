@@ -424,7 +424,7 @@ class NACI(PairClusterer):
     def _build_tables(
         self, rows: Padded, eta: np.ndarray, *, apart: bool = False
     ) -> tuple[tuple[jax.Array, ...], np.ndarray]:
-        """Result of `_objective_tables`, and the penalty weights, padded like its labelings.
+        """Result of `_objective_tables`, and penalty weights with equal padding of labelings.
 
         ``eta`` (m,) are the penalty weights, and ``apart`` is as in `_objective_tables`.
         """
