@@ -104,8 +104,8 @@ class CrossPartition(Clusterer):
     where x are rows, p(y|x) their normalised counts, p(w) and p(y) the shares of subsets and
     features in all counts, :math:`\eta` is the exponent ``eta`` and :math:`\beta` the inverse
     temperature. The geometric mean over subsets in the second step is small if any factor is small.
-    A feature therefore belongs to a cluster only if it does so in every subset. A feature that is
-    absent from a subset has no factor for this subset.
+    A feature therefore belongs to a cluster only if the feature belongs to this cluster in every
+    subset. A feature that is absent from a subset has no factor for this subset.
 
     Each step lowers one term, but there is no common objective, so the update can oscillate.
 
