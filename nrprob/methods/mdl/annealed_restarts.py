@@ -48,8 +48,8 @@ class AnnealedRestarts(ViewClusterer):
     ) -> MultiviewParameters:
         """Settings of the compiled solver that all runs share.
 
-        ``starts`` are the initial temperatures of the restarts in turn, and ``largest`` has the
-        largest number of clusters of every view.
+        ``starts`` are initial temperatures, which the restarts use in a cycle, and ``largest`` has
+        the largest number of clusters of every view.
         """
         dtype = task.rows.mass.dtype
         # At lower temperatures, probabilities of the rarest cells underflow.
@@ -91,7 +91,7 @@ class AnnealedRestarts(ViewClusterer):
         configurations : numbers of clusters and coding
         largest : largest number of clusters of every view
         settings : settings that all runs share
-        starts : initial temperatures of the restarts in turn
+        starts : initial temperatures, which the restarts use in a cycle
         """
         n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
         total = len(configurations) * n_init
@@ -137,9 +137,9 @@ class AnnealedRestarts(ViewClusterer):
         return sizes if task.n > 16384 or (jointly and math.prod(few) > CELLS) else few
 
     def _start_temperatures(self, scaled: list[np.ndarray]) -> np.ndarray:
-        """Initial temperatures of the restarts in turn, from ``scaled`` rows (n, d) of every view.
+        """Initial temperatures, which restarts use in a cycle, from ``scaled`` rows (n, d) by view.
 
-        Further restarts repeat these temperatures in the same order.
+        If there are more restarts than temperatures, the cycle begins again.
         """
         if not isinstance(self.start, str):
             return np.ravel(np.asarray(self.start, float))

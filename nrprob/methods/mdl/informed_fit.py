@@ -164,7 +164,7 @@ def _distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
 def _seed_distances(x: np.ndarray, k: int, random: np.random.RandomState) -> np.ndarray:
     """Squared distances (n, K) of samples x (n, d) from K k-means++ centres, as in `_distances`.
 
-    K is ``k``, or the number of distinct samples if that is smaller.
+    K is the smaller of ``k`` and the number of distinct samples.
     """
     k = min(k, len(np.unique(x, axis=0)))
     return _distances(x, kmeans_plusplus(x, k, random_state=random)[0])

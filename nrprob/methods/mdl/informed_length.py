@@ -180,7 +180,7 @@ class InformedLength:
     ) -> float:
         """Length of the labels (n, V) under the forest with ``parents`` (V,).
 
-        If ``without`` is not None, the labels of this view are left out.
+        ``without`` is the index of a view whose labels are left out; None to use all views.
         """
         views = [v for v in range(self.n_views) if v != without]
         parts = [
@@ -224,7 +224,7 @@ class InformedLength:
     def shortest_parents(self, labels: np.ndarray, without: int | None = None) -> np.ndarray:
         """Parents (V,) of the views in the shortest forest for labels (n, V); -1 for roots.
 
-        If ``without`` is not None, this view is left out of the forest.
+        ``without`` is the index of a view that the forest leaves out; None to use all views.
         """
         views = [v for v in range(self.n_views) if v != without]
         roots = np.array([self.root(v, labels) for v in views])

@@ -214,7 +214,8 @@ class InformedSearch:
     def _joint_views(self) -> list[tuple[int, ...]]:
         """Sets of views in which samples move jointly, as tuples of indices.
 
-        A set has all views for the code by one table, or a view and its parent in the forest.
+        With the code by one table, the only set has all views. With a forest, every set has a view
+        and its parent. With independent codes, there are no sets.
         """
         length = self.length
         if length.n_views == 1 or length.code == "independent":

@@ -116,8 +116,8 @@ class MDLMultiView(SampledViews):
         Bounds of s, in units of the view's total variance, from 1e-12 to 1e12. Reduce the lower
         bound if clusters are much tighter than the view.
     start : "auto" or float or sequence of float, default="auto"
-        Initial temperatures of the restarts in turn. "auto" is 1.2, 0.48 and 0.192 times the sum of
-        the critical temperatures of the views. From 1e-9 to 10**9.
+        Initial temperatures, which the restarts use in a cycle. "auto" is 1.2, 0.48 and 0.192 times
+        the sum of the critical temperatures of the views. From 1e-9 to 10**9.
     cooling : float, default=1.11
         Ratio of successive temperatures, down to 0.05. Reduce ``cooling`` to anneal more slowly.
         From 1.01 to 10**6. All restarts share the schedule. A restart with a low initial
