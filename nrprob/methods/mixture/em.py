@@ -564,8 +564,8 @@ class MixtureEM(  # type: ignore[misc]
     def has_flexible_clusters(self):
         """Whether the clusters can fit heavy tails, or unequal covariances of known groups.
 
-        If so, the significance test has additional null models that can fit heavy tails or unequal
-        covariances. For this estimator, the result is always True.
+        With such clusters, the significance test has additional null models that can fit heavy
+        tails or unequal covariances. For this estimator, the result is always True.
 
         Returns
         -------
