@@ -17,9 +17,9 @@ from nrprob.settings import standard
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     """Base class of clusterers whose objective contains a compression term.
 
-    The term is [alpha H(C) - H(C|X)] / beta, for clusters C, rows X, the inverse temperature beta
-    and the compression alpha. With alpha = 1, the term is I(C;X) / beta, with the mutual
-    information I.
+    The term is [alpha H(C) - H(C|X)] / beta, with the entropy H, clusters C, rows X, the inverse
+    temperature beta and the compression alpha. With alpha = 1, the term is I(C;X) / beta, with the
+    mutual information I.
     """
 
     capabilities = Capabilities(known=("labels", "memberships"), sparse=True)

@@ -476,7 +476,7 @@ class GLMProblem(NamedTuple):
         Parameters
         ----------
         rows : rows of the models
-        compression : not used; the weight of H(C) is 1
+        compression : not used; the weight of the entropy of the clusters is 1
         n_clusters : number of clusters of a restart, with padding
         n_init : number of restarts
         """
