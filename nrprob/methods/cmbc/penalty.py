@@ -149,7 +149,7 @@ def make_penalty(
 
 
 def penalty_value(tables: Penalty, theta: jax.Array) -> jax.Array:
-    """Penalty M^2 P (...) of the parameters theta (..., K, p)."""
+    """Penalty M^2 P (...) of the parameters theta (..., K, p); see `Penalty`."""
     e = theta @ tables.differences.T
     mean = tables.cluster_mean(e, -2)
     between = (tables.spread * tables.cluster_mean((e - mean[..., None, :]) ** 2, -2)).sum(-1)
