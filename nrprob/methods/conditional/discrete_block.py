@@ -18,7 +18,7 @@ variance of the effects of group z along its eigenvector e.
 
 The values of all J columns are concatenated along one axis of length W. Other sizes: B blocks of r
 samples, K clusters, L known groups, at most V values per column. The mass of a sample is its
-weight.
+weight. F is the objective of `joint`.
 """
 
 from __future__ import annotations

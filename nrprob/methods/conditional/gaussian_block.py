@@ -13,7 +13,7 @@ through :math:`A_p`. Samples with the same pattern and the same known group form
 over samples are computed by cell.
 
 Sizes in shapes: B blocks of r samples, C cells, P patterns, L known groups, K clusters, d numeric
-columns, s columns of q. The mass of a sample is its weight.
+columns, s columns of q. The mass of a sample is its weight. F is the objective of `joint`.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class GaussianBlock:
     sizes : (L,) total masses of the known groups
     ridge : hyperparameters
     effects : form of the group effects
-    covariance : form of Sigma: "tied", "diag" or "spherical"
+    covariance : form of the error covariance: "tied", "diag" or "spherical"
     """
 
     def __init__(

@@ -132,7 +132,7 @@ class JointModel:
     ----------
     table : the samples of the fit, or a part of them; `Statistics` of parts can be added
     settings : hyperparameters, form of the model, and tolerance
-    covariance : form of Sigma: "tied", "diag" or "spherical"
+    covariance : form of the error covariance: "tied", "diag" or "spherical"
     """
 
     def __init__(self, table: Table, settings: Settings, covariance: str):

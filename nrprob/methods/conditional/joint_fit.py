@@ -4,8 +4,8 @@
 decides between forms of the model: location effects or none; subtracted group means, or effects
 that are fitted jointly with the clusters; common shares of the clusters, or shares by known group.
 
-Sizes: n samples in B blocks of r samples (see `joint`), n' samples of a subsample, K clusters, S
-restarts.
+F is the objective that the joint EM maximises; see `joint`. Sizes: n samples in B blocks of r
+samples (see `joint`), n' samples of a subsample, K clusters, S restarts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def make_problem(
     ----------
     data : the table
     n_clusters : number of clusters
-    covariance : form of Sigma: "tied", "diag" or "spherical"
+    covariance : form of the error covariance: "tied", "diag" or "spherical"
     ridge : factor of the Ledoit-Wolf ridge
     location : whether the layout has a design of location effects
     tol, max_iter : convergence criterion, and maximum number of EM steps

@@ -1,7 +1,7 @@
 """Restarts of the joint EM, which run in batches by one compiled program.
 
-Sizes: n samples in B blocks of r samples (see `joint`), K clusters, L known groups, d numeric
-columns, S restarts.
+F is the objective that EM maximises; see `joint`. Sizes: n samples in B blocks of r samples (see
+`joint`), K clusters, L known groups, d numeric columns, S restarts.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def run_restarts(
     tol : convergence criterion
     noise : share of noise
     n_clusters : number of clusters, K
-    covariance : form of Sigma: "tied", "diag" or "spherical"
+    covariance : form of the error covariance: "tied", "diag" or "spherical"
     """
     n_groups = len(table.sizes)
 

@@ -222,6 +222,8 @@ class Shared:
 def moment_within(y: sparse.csr_array, known: Projection) -> Callable[[np.ndarray], np.ndarray]:
     """Linear operator V -> (R'R - diag(R'R)) V for the residuals R of the weighted counts ``y``.
 
+    V are c vectors, an array (m, c).
+
     The diagonal is subtracted because noise of independent counts only contributes to the diagonal.
     With the projection P on the known structure, R'R = Y'(I - P) Y, because I - P is idempotent.
     """
@@ -238,8 +240,8 @@ def moment_across(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Linear operator V -> sum_(l != k) C_l C_k V: moments that different groups have in common.
 
-    C_l = R_l'R_l - diag(R_l'R_l), where R_l are the residuals of the rows of known group l. With
-    C = sum_l C_l, the operator is C^2 - sum_l C_l^2.
+    V are c vectors, an array (m, c). C_l = R_l'R_l - diag(R_l'R_l), where R_l are the residuals of
+    the rows of known group l. With C = sum_l C_l, the operator is C^2 - sum_l C_l^2.
     """
     expanded = shared.expand_pairs(y)
     noise = _column_squares(expanded) - known.explained_squares(expanded)

@@ -159,9 +159,10 @@ def factorise_complete(equations: NormalEquations) -> Callable[[Solution], Solut
 
         C m + m T^-1 = Y - F G^-1 X,    C = N - F G^-1 F'
 
-    F are sums of [R, Q] by known group, and N is the diagonal matrix of the masses of the known
-    groups. With the eigenvalues and eigenvectors of C, the equation becomes a linear system of size
-    d for every eigenvalue.
+    G are the sums of products of [R, Q] over all samples, plus the penalties on W. F are sums of
+    [R, Q] by known group, N is the diagonal matrix of the masses of the known groups, and T the
+    prior covariance of the group effects. X and Y are the right-hand side. With the eigenvalues and
+    eigenvectors of C, the equation becomes a linear system of size d for every eigenvalue.
 
     Returns
     -------
@@ -261,10 +262,10 @@ def solve_by_pattern(equations: NormalEquations) -> Solution:
 
         H = sum_p G_p (x) A_p + blockdiag(0, lambda_B I (x) Sigma^-1) - sum_z M_z S_z M_z'
 
-    where (x) is the Kronecker product, and lambda_B is the prior precision of the location
-    effects. S_z is the posterior covariance of the effect of group z. A_p is the inverse of
-    Sigma on the observed columns of pattern p. With F_zp, the sums of [R, Q] by group and
-    pattern, M_z is sum_p F_zp (x) A_p.
+    where (x) is the Kronecker product, G_p are the sums of products of [R, Q] over pattern p, and
+    lambda_B is the prior precision of the location effects. S_z is the posterior covariance of the
+    effect of group z. A_p is the inverse of Sigma on the observed columns of pattern p. With F_zp,
+    the sums of [R, Q] by group and pattern, M_z is sum_p F_zp (x) A_p.
 
     If the group effects are not free, the caller must ignore m of the result.
     """

@@ -1,7 +1,7 @@
 """Cluster shares: equal, or fitted and common to all known groups, or fitted by known group.
 
 Shares by known group have a Dirichlet prior, whose concentration is fitted. There are L known
-groups and K clusters.
+groups and K clusters. F is the objective of `joint`.
 """
 
 from __future__ import annotations

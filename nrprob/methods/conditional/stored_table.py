@@ -1,8 +1,8 @@
 """Conditional mixtures of stored tables: discrete columns, and effects fitted with the clusters.
 
 A search on a subsample in memory gives initial parameters and the form of the model. Every further
-EM step is a pass over all samples. Sizes: L known groups, K clusters, m columns, of which d are
-numeric.
+EM step is a pass over all samples. F is the objective of `joint`. Sizes: L known groups, K
+clusters, m columns, of which d are numeric.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def full_m_step(
     template : `Table` with the arrays that all blocks share
     settings : settings of the EM
     state : parameters of the E-step
-    covariance : form of Sigma: "tied", "diag" or "spherical"
+    covariance : form of the error covariance: "tied", "diag" or "spherical"
 
     Returns
     -------

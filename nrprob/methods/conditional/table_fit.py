@@ -1,7 +1,7 @@
 """Fits of the conditional mixture by the joint EM.
 
 The joint EM fits mixed and incomplete tables, and all tables whose group effects are fitted with
-the clusters. Sizes: n samples, d numeric columns.
+the clusters. F is the objective of `joint`. Sizes: n samples, d numeric columns.
 """
 
 from __future__ import annotations
