@@ -109,8 +109,8 @@ class Batcher:
     def program_for(self, call: SolverCall, n_calls: int = 1) -> Program:
         """Return a compiled program for the signature of ``call``, sized for ``n_calls`` calls.
 
-        A smaller program from the cache is also returned if four runs per worker suffice for all
-        calls.
+        If the cache has a smaller program, and each worker needs at most four runs of it for all
+        calls, that program is returned instead.
         """
         if self._stepwise_batcher is not None and call.stepwise:
             return self._stepwise_batcher.program_for(call, n_calls)

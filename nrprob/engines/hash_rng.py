@@ -14,7 +14,7 @@ import jax.numpy as jnp
 def _mix_bits(h: jax.Array) -> jax.Array:
     """Mix the bits of 32-bit integers ``h``: every input bit affects every output bit.
 
-    This is the finaliser of the public-domain MurmurHash3.
+    The function is the finaliser of the public-domain MurmurHash3.
     """
     h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
     h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
@@ -30,9 +30,9 @@ def fold_in(seed: jax.Array, index: jax.Array | int) -> jax.Array:
 def hashed_uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """Uniform pseudo-random numbers in [0, 1) with 24 random bits.
 
-    ``seed`` (...) is an array of seeds; the result has the shape (..., *shape), with numbers of the
-    given shape for every seed. A number depends on its seed and its position, not on the lengths of
-    the axes, so padding changes no other number.
+    ``seed`` (...) is an array of seeds; the result has the shape (..., *shape), with an array of
+    the shape ``shape`` for every seed. A number depends on its seed and its indices in this array,
+    not on the lengths of the axes, so padding changes no other number.
     """
     h = _mix_bits(jnp.asarray(seed).astype(jnp.uint32) ^ jnp.uint32(0x68BC21EB))
     for length in shape:

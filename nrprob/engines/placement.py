@@ -45,9 +45,11 @@ def memory_budget(device: jax.Device | None = None) -> float:
 
 
 def cpu_for_small_steps() -> jax.Device | None:
-    """Return the CPU if the default device is an accelerator that no setting requests; else None.
+    """Return the CPU if programs run on an accelerator by default; else None.
 
-    Chains of small steps then run on the CPU.
+    The result is None if ``jax.default_device`` is set.
+
+    If the result is the CPU, chains of small steps run on it.
     """
     if jax.config.jax_default_device is not None or on_cpu():
         return None

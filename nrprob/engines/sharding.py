@@ -33,11 +33,11 @@ T = TypeVar("T")
 def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
     """Distribute the rows of every fit inside the ``with`` over devices.
 
-    Use it with ``solver="anneal"`` for data larger than the memory of one device. The result equals
-    the result of one device up to rounding, which may permute the labels. The result may also
-    differ if several devices run more restarts in parallel than one device. A JAX array that is
-    already sharded keeps its devices without this context. All input passes through the memory of
-    the host.
+    Use this context with ``solver="anneal"`` for data larger than the memory of one device. The
+    result equals the result of one device up to rounding, which may permute the labels. The result
+    may differ from the result of one device if several devices run more restarts in parallel. A JAX
+    array that is already sharded keeps its devices without this context. All input passes through
+    the memory of the host.
 
     Under `jax.distributed` every process makes the same calls with the same data. Each device
     receives its part of the rows, and every process returns the complete result.

@@ -2,10 +2,10 @@
 
 JAX's persistent cache saves only the compilation by XLA. Before a process can look up a program in
 this cache, it has to trace and lower the program, which takes longer than the compilation of most
-programs of small data. Here the name of a file is a hash of everything that determines a program:
-the sources of this package, versions, settings of JAX, the function, its static arguments, and the
-types of the arrays. The store is a folder below the folder of JAX's cache, and exists only where
-JAX's cache is enabled.
+programs of small data. In the store of this module, the name of a file is a hash of everything that
+determines a program: the sources of this package, versions, settings of JAX, the function, its
+static arguments, and the types of the arrays. The store is a folder below the folder of JAX's
+cache, and exists only if JAX's cache is enabled.
 """
 
 from __future__ import annotations

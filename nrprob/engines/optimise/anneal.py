@@ -1,7 +1,8 @@
 r"""Deterministic annealing of an objective over soft partitions.
 
-A soft partition assigns row x, of mass p(x), to cluster c with membership r(c|x). Its masses are
-W(x, c) = p(x) r(c|x). At inverse temperature beta the engine minimises the free energy
+A soft partition assigns row x, of mass p(x), to cluster c with membership r(c|x). The mass of row x
+in cluster c is W(x, c) = p(x) r(c|x). At inverse temperature beta the engine minimises the free
+energy
 
 .. math:: F(W) + \frac{1}{\beta} \left( \alpha H(C) - H(C|X) \right),
 
@@ -48,9 +49,9 @@ WeightRule = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class FixedWeights:
-    """Rule that gives the terms fixed ``weights`` (terms,), whatever their curvatures.
+    """Weight rule that ignores the curvatures of the terms, and returns ``weights`` (terms,).
 
-    See `leading_curvatures` for the curvatures of terms.
+    `leading_curvatures` defines the curvatures and calls the rule.
     """
 
     weights: jax.Array
@@ -74,7 +75,7 @@ class BlockSums:
         self.w = jnp.split(w, np.cumsum(sizes)) if sizes else [w]
 
     def __call__(self, part: Callable[[Any, jax.Array], Any], join: Any = jnp.add) -> Any:
-        """Combine the arrays ``part(block, w)`` of all records by ``join``, or else add them."""
+        """Combine ``part(block, w)`` of all records by ``join``, which is addition by default."""
         return functools.reduce(lambda a, b: jax.tree.map(join, a, b), self.map_blocks(part))
 
     def map_blocks(self, part: Callable[[Any, jax.Array], Any]) -> tuple[Any, ...]:
@@ -86,16 +87,16 @@ class Update(NamedTuple):
     """One iteration of a method: an M-step over all rows, then an E-step per record of rows.
 
     In all functions, ``state`` is the state of the method between iterations, ``sums`` is the
-    `BlockSums` of all rows, ``beta`` (S,) is the inverse temperature, and ``block`` is a record of
-    rows.
+    `BlockSums` of all rows, and ``beta`` (S,) is the inverse temperature. ``block`` is one record
+    of rows, which has B blocks of r rows.
 
     Attributes
     ----------
     m_step : ``(state, sums, beta) -> (state, parameters, row_records)``. ``state`` is the state of
-        the next iteration, and ``parameters`` determine the memberships. ``row_records`` has, per
-        block, quantities of its rows that the E-step needs, or is None
+        the next iteration, and ``parameters`` determine the memberships. ``row_records`` has one
+        ``row_record`` per record of rows, with quantities that the E-step needs, or is None
     e_step : ``(parameters, block, row_record, beta) -> (B, r, S, K)``, log memberships of the rows
-        of a block, up to a constant per row
+        of a record, up to a constant per row
     objective : ``(state, sums, beta) -> (S,)``, the objective recorded in the trace
     """
 
@@ -150,7 +151,7 @@ class RoundingMonitor(NamedTuple):
 
     Attributes
     ----------
-    smallest : smallest change so far; a decrease by less than a tenth does not count
+    smallest : smallest change so far; updated only if it decreases by more than a tenth
     n_since : number of comparisons since ``smallest`` decreased
     """
 
@@ -169,7 +170,11 @@ class RoundingMonitor(NamedTuple):
         return self._replace(smallest=jnp.where(lower, change, self.smallest), n_since=n_since)
 
     def is_rounding(self, change: jax.Array) -> jax.Array:
-        """Whether changes are small and no longer decrease, and ``change`` has not grown."""
+        """Whether ``change`` is a rounding error.
+
+        The method returns true if ``smallest`` is at most the square root of the machine precision,
+        has not been updated for 25 comparisons, and ``change`` is at most twice ``smallest``.
+        """
         stalled = (self.n_since >= _PATIENCE) & (change <= 2 * self.smallest)
         return stalled & (self.smallest <= jnp.finfo(self.smallest.dtype).eps ** 0.5)
 
@@ -183,9 +188,10 @@ class AnnealingResult(NamedTuple):
     state : final state of the method
     beta : (S,) final inverse temperature
     trace : (CAPACITY, S) objective at the end of every level, NaN after the last level
-    converged : (S,) whether the restart has converged. If ``AnnealingSchedule.final`` is finite,
-        this means that memberships are constant. If ``final`` is infinite, it means that labels are
-        unchanged since the previous level, and are hard or at the end of the range of temperatures
+    converged : (S,) whether the restart has converged. With a finite ``AnnealingSchedule.final``, a
+        restart has converged if memberships are constant. With an infinite ``final``, a restart has
+        converged if labels are unchanged since the previous level, and are hard or at the end of
+        the range of temperatures
     n_iter : number of updates, over all levels
     """
 
@@ -237,14 +243,15 @@ def term_update(terms: Terms, compression: Any) -> Update:
     r"""Make the `Update` of an objective F that is a sum of terms.
 
     The records of the update are `Rows`, and its state is None. The update decreases the free
-    energy, which the docstring of this module defines. Its E-step is
+    energy, which the docstring of this module defines. The E-step is
 
     .. math:: \log r(c|x) = \alpha \log p(c) - \beta \frac{\partial F}{\partial W(x, c)} + const,
 
-    where alpha is ``compression``: 1 gives the information bottleneck, 0 a mixture or information
-    distortion. H(C) is concave in p(c), so its tangent at the current p(c) is an upper bound.
-    Therefore no update raises the free energy if F is concave. The masses W sum to the weights of
-    the rows, not to 1: F and the entropies are totals over all rows, in nats.
+    where p(c) is the share of cluster c in the total mass, and alpha is ``compression``: 1 gives
+    the information bottleneck, 0 a mixture or information distortion. H(C) is concave in p(c), so
+    its tangent at the current p(c) is an upper bound. Therefore no update raises the free energy if
+    F is concave. The masses W sum to the weights of the rows, not to 1: F and the entropies are
+    totals over all rows, in nats.
     """
 
     def m_step(state, sums, beta):

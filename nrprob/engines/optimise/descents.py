@@ -43,7 +43,7 @@ class PartitionLimits(NamedTuple):
     floor : smallest mass of a cluster that is not empty
     least : mass below which a cluster is empty; it is less than the mass of any row
     tolerance : smallest decrease of F that counts: a step must lower F by more than this number
-    max_iter : largest number of screenings of a descent
+    max_iter : largest number of screenings of a descent; see `descend`
     """
 
     floor: Any
@@ -83,7 +83,7 @@ class DescentResult(NamedTuple):
     sizes : (S, K) masses of the clusters
     merges : (S, K, K) change of F if clusters a and b merge, in entry [a, b] with a < b. Infinite
         in all other entries, and for pairs that may not merge
-    n_iter : (S,) number of screenings
+    n_iter : (S,) number of screenings; see `descend`
     converged : (S,) whether no move improves F
     """
 
@@ -135,7 +135,7 @@ class _State(NamedTuple):
     ----------
     labels : (N,) clusters of the rows
     cost : F without its constant; infinite until the first screening, and after a merge
-    count : number of screenings
+    count : number of screenings; see `descend`
     at_rest : whether no move of a row and no merge lowers F, so that the descent ends
     converged : the same as ``at_rest``
     """

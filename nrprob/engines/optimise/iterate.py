@@ -61,8 +61,8 @@ def iterate(
     Parameters
     ----------
     step : ``(state, count) -> (state, done, values)`` with the number ``count`` of earlier steps;
-        ``done`` is a boolean or an array of booleans, and ``values`` go to the trace; () if the
-        step records nothing
+        ``done`` is a boolean or an array of booleans. ``values`` go to the trace; they are () if
+        the step records nothing
     state : initial state
     max_iter : maximum number of steps
     done : whether the initial state has converged, in the shape of ``done`` that ``step`` returns

@@ -97,8 +97,8 @@ def _compare_steps(weight, step, last):
 
     Returns the regression coefficient of ``step`` on ``last``; the norm of the residual of this
     regression, relative to the norm of ``step``; and whether ``last`` is not 0. Log memberships are
-    weighted by ``weight``, the masses of the memberships. Otherwise tiny memberships, whose
-    logarithms change a lot, would dominate.
+    weighted by ``weight``, the masses of the rows in the clusters. Without weights, tiny
+    memberships, whose logarithms change a lot, would dominate.
     """
     before = (weight * last**2).sum()
     ratio = (weight * step * last).sum() / jnp.where(before > 0, before, 1)

@@ -49,8 +49,8 @@ class MoveObjective(Protocol):
 def improve_by_passes(objective: MoveObjective, z: np.ndarray, tol: float) -> np.ndarray:
     """Move units until no single move lowers the objective by more than ``tol``.
 
-    A pass orders the improving moves by their differences. It evaluates the labelings after the
-    first 1, 2, 4, ... of these moves, and accepts the labeling with the lowest objective.
+    A pass orders the improving moves by their differences. The pass evaluates the labelings after
+    the first 1, 2, 4, ... of these moves, and accepts the labeling with the lowest objective.
 
     Parameters
     ----------

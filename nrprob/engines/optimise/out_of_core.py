@@ -1,11 +1,11 @@
 """Deterministic annealing of out-of-core rows: memory for cell statistics only.
 
 The schedule is the same as in `nrprob.engines.optimise.anneal`. The rows are stored in chunks
-(`KnownBlock`), which fit in memory one at a time. One pass over the rows computes the memberships
-of each chunk from the current parameters (E-step), adds them to the cell statistics, and discards
-them. The M-step needs the statistics only. Random numbers are hashed from the row index, so that
-every pass can recompute them. All restarts share a pass, which costs O(n S K p) time; memory is
-O(S K p) and one chunk of rows.
+(`KnownBlock`), which fit in memory one at a time. For each chunk, one pass over the rows computes
+memberships from the current parameters (E-step), adds the weighted statistics of the rows to the
+cell statistics, and discards the memberships. The M-step needs the statistics only. Random numbers
+are hashed from the row index, so that every pass can recompute the same numbers. All restarts share
+a pass, which costs O(n S K p) time; memory is O(S K p) and one chunk of rows.
 
 Shapes: n rows in all chunks; a chunk has B blocks of r rows, as in `nrprob.statistics.rows.Rows`; S
 restarts; K clusters; p statistics of a row; ``groups`` known groups. A *level* is one temperature.
@@ -467,7 +467,8 @@ def _membership_change(
 ) -> np.ndarray:
     """Change (S,) of the log memberships between two sets of parameters.
 
-    The change is the root mean square over rows, and the largest over clusters and known groups.
+    The change is the largest over clusters and known groups. For one cluster and group, it is the
+    root mean square over the rows of the group, plus the absolute change of the log prior.
     """
     beta = np.asarray(new.beta)[:, None, None]
     step = (beta * (new.slopes - old.slopes))[:, :, active]

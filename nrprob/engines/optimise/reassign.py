@@ -3,7 +3,7 @@
 - `reassign_sequentially` processes the rows one by one in random order, and moves each to the
   cluster of least cost. The sequential information bottleneck and Hartigan's k-means do the same.
 - `reassign_batched` moves many rows at once, and moves fewer rows after a step that did not lower
-  the objective. It evaluates the same differences in one array operation.
+  the objective. The differences of all rows are evaluated in one array operation.
 
 Both functions may remove small clusters; see
 `nrprob.engines.optimise.differences.remove_small_clusters`. F is the objective.

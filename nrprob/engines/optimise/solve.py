@@ -65,7 +65,8 @@ class Settings(NamedTuple):
     beta : final inverse temperature; infinite to anneal until the labels are hard
     compression : weight of H(C), see `nrprob.engines.optimise.anneal.term_update`
     quench : ratio of the initial inverse temperatures of the last and the first restart
-    cooling, noise, tol : see `nrprob.engines.optimise.anneal.AnnealingSchedule`
+    cooling, noise, tol : attributes ``factor``, ``noise`` and ``tol`` of
+        `nrprob.engines.optimise.anneal.AnnealingSchedule`
     init : (B, r, K) initial log memberships, or None
     """
 
@@ -105,7 +106,7 @@ class AnnealingProblem(NamedTuple):
     update, blocks, state : the update, the records of rows that it takes, and the initial state
     critical : inverse temperature at which clusters first separate
     weights : (terms,) weights of the terms
-    curvature : attribute of `nrprob.engines.optimise.anneal.AnnealingSchedule`
+    curvature : see ``curvature`` of `nrprob.engines.optimise.anneal.AnnealingSchedule`
     anneal : if False, start at the final temperature, from less uniform initial memberships
     finish : function ``(state, w, hard) -> (objective, slope)``. ``state`` is the final state;
         ``w`` and ``hard`` (B, r, S, K) are the final masses and the masses of the hard labels.
@@ -133,7 +134,7 @@ class Problem(NamedTuple):
         `nrprob.engines.optimise.anneal.leading_curvatures`
     n_start : annealing starts at the temperature at which clusters first separate under the
         weighted sum of the first ``n_start`` terms; None for all terms
-    curvature : attribute of `nrprob.engines.optimise.anneal.AnnealingSchedule`
+    curvature : see ``curvature`` of `nrprob.engines.optimise.anneal.AnnealingSchedule`
     anneal : if False, start at the final temperature, from less uniform initial memberships
     """
 
@@ -329,8 +330,8 @@ def solve_anneal(
     these restarts would isolate it. The other restarts therefore begin at higher inverse
     temperatures, which increase geometrically up to ``settings.quench`` times the first one.
     ``fixed`` (B, r) are the clusters of labelled rows, -1 for all other rows. With ``soft``, the
-    memberships determine the best restart, instead of the hard labels. ``damped`` is an argument of
-    `nrprob.engines.optimise.anneal.anneal`.
+    memberships determine the best restart, instead of the hard labels.
+    `nrprob.engines.optimise.anneal.anneal` explains ``damped``.
     """
     # First inverse temperatures of the restarts.
     dtype = rows.mass.dtype
@@ -494,7 +495,7 @@ def solve_merge(
 ) -> MergeResult:
     """Merge n initial clusters with the statistics ``cells`` (groups, 1, n, p); see `agglomerate`.
 
-    ``alive`` (n,) and ``classes`` (n,) are arguments of `agglomerate`.
+    `agglomerate` explains ``alive`` (n,) and ``classes`` (n,).
     """
     terms, _, _ = _build_terms(build, rows, settings, compressed)
     return agglomerate(terms, cells, alive, classes)
@@ -513,8 +514,8 @@ def evaluate_labels(
 ) -> Solution:
     """Evaluate the objective and its gradient at ``labels`` (B, r), without optimising them.
 
-    The result is a `Solution` with one restart. ``fixed`` and ``compressed`` are as in
-    `solve_reassign`.
+    The result is a `Solution` with one restart. See `solve_reassign` for ``fixed`` and
+    ``compressed``.
     """
     terms, weights, critical = _build_terms(build, rows, settings, compressed)
     n_iter = jnp.ones(1, int)

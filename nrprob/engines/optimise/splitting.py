@@ -130,8 +130,9 @@ class SplittingSchedule(NamedTuple):
     tol : largest change of a membership at which a run has converged
     max_iter : maximum number of cycles per run
     damped : whether to shorten the steps of a run that oscillates, down to 1/64
-    curvature : the first step length is ``1 / (1 + beta * curvature)``
-    seed : seed of random perturbations of the copies; None for the growing eigenvectors
+    curvature : number c that sets the first damping factor ``1 / (1 + beta c)`` of a run
+    seed : seed of random perturbations of the copies; None to perturb the copies along the growing
+        eigenvectors instead
     """
 
     n_clusters: int
@@ -464,8 +465,8 @@ def _average_columns(logs: Any, a: int, b: int) -> np.ndarray:
 def _interpolate_critical(below: tuple[float, float] | None, above: tuple[float, float]) -> float:
     """Interpolate the critical inverse temperature beta, at which ``Trial.growth`` is 1.
 
-    ``below`` and ``above`` are pairs (beta, growth) with a growth below 1 and of at least 1. If
-    ``below`` is None, growth counts as proportional to beta.
+    ``below`` is a pair (beta, growth) with a growth below 1, and ``above`` a pair with a growth of
+    at least 1. If ``below`` is None, growth is taken as proportional to beta.
     """
     (beta, growth) = above
     if below is None:

@@ -36,9 +36,10 @@ class ChainState(NamedTuple):
     draw : values of the sampled variables, by name
     moves : counts of proposed and accepted moves in the last iteration, by name
     rng_key : random key of the next iterations
-    usual : (2,) thresholds of usual partitions, of which few splits are evaluated: a number of
-        clusters and a description length; see `nrprob.engines.sample.split_merge`. None for kernels
-        that evaluate all splits.
+    usual : (2,) a number of clusters and a description length. A partition is *usual* if it has at
+        least this number of clusters and at most this length plus a margin. Few splits of usual
+        partitions are evaluated; see `nrprob.engines.sample.split_merge`. None for kernels that
+        evaluate all splits.
     """
 
     draw: Draw

@@ -1,4 +1,4 @@
-"""Split-merge moves launched by hard EM, or by two samples, among those of one or two clusters.
+"""Split-merge moves of one or two clusters, launched by hard EM or by two of the samples.
 
 A split chooses a cluster c with the probability n_c / n, where n_c of n samples are in c. A merge
 chooses a pair of clusters a and b with a probability P_ab that falls with the distance of their
@@ -11,8 +11,8 @@ means. The *members* are the samples of the cluster, or of both clusters.
 2. The member with the largest absolute log odds is the anchor. The side of the anchor is called the
    first side.
 3. From the launch, a restricted Gibbs scan updates the sides of all members but the anchor, in
-   random order. A split samples the sides; q is their probability. A merge samples no sides; q is
-   the probability that the scan results in the two current clusters.
+   random order. A split samples the sides; q is the probability of the sampled sides. A merge
+   samples no sides; q is the probability that the scan results in the two current clusters.
 
 Let pi be the target distribution, z the current partition, and z' the proposed one. Acceptance
 probabilities are min(1, R) with
@@ -67,7 +67,7 @@ class Sides(Protocol):
     """Interface of the members of a move, with a model of the two sides that divide them."""
 
     def coordinates(self) -> jax.Array:
-        """Features (m, d) of the members, whitened by the covariance of the members."""
+        """The d features (m, d) of the members, whitened by the covariance of the members."""
 
     @property
     def weight(self) -> jax.Array:

@@ -5,25 +5,24 @@ The state is a set partition of the samples into 1 .. K clusters, with probabili
 includes a function of the number of clusters. Parameters are integrated out or coded, so a move
 only needs differences of L. Every move leaves the distribution invariant:
 
-- *Gibbs*: the sweep updates samples in random order, ``block`` at a time. It removes the samples of
-  a block together, and samples the cluster of each of them given all samples outside the block; the
-  cluster may be a new one. The new labels of the block are accepted by the Metropolis-Hastings
-  rule. Blocks of one sample are always accepted; this is the usual collapsed Gibbs sweep. Larger
-  blocks are faster, since a block is one array operation.
+- *Gibbs*: the sweep updates samples in random order, ``block`` at a time. The sweep removes the
+  samples of a block together, and samples the cluster of each sample of the block given all samples
+  outside the block; the cluster may be a new one. The new labels of the block are accepted by the
+  Metropolis-Hastings rule. Blocks of one sample are always accepted, as in the usual collapsed
+  Gibbs sweep. Larger blocks are faster, since a block is one array operation.
 - *Split or merge with a launch state*: two samples are chosen at random, independently of the
-  state. If they share a cluster, this cluster is split between them; else their clusters are
-  merged. A split and the reverse merge use the same launch state. Hard assignments make this state
-  from the two samples and the other samples of their clusters, regardless of the current labels.
-  From this state, the sides of all other samples are resampled, for half of the samples at a time.
-  Jain and Neal (2004) launch by Gibbs sweeps, and resample one sample at a time.
+  state. If the two samples share a cluster, this cluster is split between them; else their clusters
+  are merged. A split and the reverse merge use the same launch state. Hard assignments make this
+  state from the two samples and the other samples of their clusters, regardless of the current
+  labels. From this state, the sides of all other samples are resampled, for half of the samples at
+  a time. Jain and Neal (2004) launch by Gibbs sweeps, and resample one sample at a time.
 - *Split or merge with doubling*: the other samples are assigned in random order, 1, 2, 4, 8, ... at
   a time, given the previous assignments. Dahl (2005) assigns one sample at a time, which takes as
   many steps as there are samples.
 - *Launched split or merge*, for Gaussian clusters: 2-means and hard EM on the samples of one or two
   clusters, followed by a restricted Gibbs scan, or Dahl's sequential assignment of one sample at a
-  time; see `nrprob.engines.sample.launched_moves`. With
-  up to 2,048 samples, this move replaces both moves above. With more samples, it alternates with
-  them.
+  time; see `nrprob.engines.sample.launched_moves`. With up to 2,048 samples, this move replaces
+  both moves above. With more samples, this move alternates with both moves above.
 - *Swap*, with known groups: within one known group, two clusters exchange their samples. A cluster
   has the same label in all groups, so moves of a few samples hardly ever reach the exchanged state.
 

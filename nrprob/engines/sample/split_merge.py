@@ -274,8 +274,8 @@ def _acceptance_cap(
 ) -> jax.Array | float:
     """Cap c: largest acceptance probability of a split, and factor of the ratio of the merge.
 
-    The cap may depend only on the partition in which the two clusters are merged. If they are
-    separate in ``state``, ``joint`` is the description length of that partition.
+    The cap may depend only on the partition in which the two clusters are merged. If the two
+    clusters are separate in ``state``, ``joint`` is the description length of the merged partition.
     """
     if usual is None:
         return 1.0
@@ -358,9 +358,10 @@ def split_merges(
 ) -> tuple[Partition, MoveCounts]:  # fmt: skip
     """Propose ``count`` splits or merges, by the allocation ``plans`` in turn.
 
-    If the target has a launch model, launched moves replace these moves, or alternate with them if
-    there are more than `MAX_MEMBERS` samples. ``usual`` (2,) are the thresholds of usual
-    partitions: their minimum number of clusters, and a typical description length.
+    If the target has a launch model and at most `MAX_MEMBERS` samples, launched moves replace the
+    moves of this module. If the target has a launch model and more samples, both kinds of moves
+    alternate. ``usual`` (2,) are the thresholds of usual partitions: a minimum number of clusters,
+    and a typical description length.
     """
     size = target.x.shape[0]
     sequential = size >= _SEVERAL

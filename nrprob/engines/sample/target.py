@@ -182,9 +182,9 @@ class Target:
         """Log odds for proposals that divide the samples of clusters ``a`` and ``b`` between them.
 
         The result is a function of samples (m, p) and their known groups (m,) that returns `Odds`.
-        Any proposal distribution is valid that is equal before and after a split or merge. By
-        default, the log odds compare the code lengths with the sample in ``a`` and in ``b``. A
-        joint code may define other odds.
+        A proposal distribution is valid if it is the same in the states before and after a split or
+        merge. By default, the log odds compare the code lengths with the sample in ``a`` and in
+        ``b``. A joint code may define other odds.
         """
         for code in self.joint_codes:
             if (joint_odds := code.odds(self, state, a, b)) is not None:

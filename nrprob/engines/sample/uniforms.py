@@ -36,8 +36,8 @@ def in_order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
     """Indices 0 .. n - 1 in random order, then n .. ``size`` - 1; faster than sorting.
 
     The order is an arithmetic progression modulo n with random start and step, from uniform
-    variates (2,). It is not a uniform random permutation, but any distribution of the order is
-    valid that does not depend on the state of the chain.
+    variates (2,). The order is not a uniform random permutation. This is valid, since the
+    distribution of the order does not depend on the state of the chain.
     """
     t = jnp.arange(size)
     step = jnp.asarray(_PRIMES)[below(u[0], len(_PRIMES))] % n
