@@ -26,7 +26,7 @@ class CredibleBall:
     radius : float
         Largest distance from the centre within the ball, in units of the loss.
     probability : float
-        Posterior probability of the ball; at least ``level``.
+        Posterior probability of the ball; at least ``level`` of `credible_ball`.
     distances : ndarray of shape (chain, draw) or (draw,)
         Distance of every draw from the centre.
     members : ndarray of bool of shape (chain, draw) or (draw,)
@@ -98,7 +98,7 @@ def credible_ball(
     Returns
     -------
     CredibleBall
-        The ball. Its bounds are draws; each distinct partition is listed once.
+        The ball. The bounds of the ball are draws; each distinct partition is listed once.
 
     Raises
     ------

@@ -86,7 +86,7 @@ def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
     ndarray of shape (n_chains, n_chains)
         Symmetric; for a single chain, of shape (2, 2). The diagonal has the means over pairs of
         different draws of one chain. Means are over at most 64 evenly spaced draws of every chain
-        (fewer with very many samples). With fewer than 2 draws per chain, they are NaN.
+        (fewer with very many samples). With fewer than 2 draws per chain, the means are NaN.
 
     Raises
     ------
@@ -209,7 +209,8 @@ def count_probabilities(trace: np.ndarray) -> pd.DataFrame:
 def _informative_pairs(draws: Draws, n_pairs: int, random: np.random.RandomState) -> np.ndarray:
     """Choose at most ``n_pairs`` random pairs of samples, an array (n_chosen, 2) of positions.
 
-    The probability of a pair is proportional to the variance of its co-clustering indicator.
+    Candidates are pairs of at most `_PAIR_SAMPLES` random samples. The probability of a pair is
+    proportional to the variance of its co-clustering indicator.
     """
     n = draws.n_samples
     rows = np.sort(random.permutation(n)[:_PAIR_SAMPLES])
@@ -257,10 +258,11 @@ def label_free(
     reference : array of int of shape (n_samples,), optional
         Reference partition for distances; `point_estimate` by default.
     pairs : int or array of int of shape (n_pairs, 2), default=10
-        Pairs of samples whose co-clustering is traced. A number asks for this many random pairs
-        that share a cluster in some draws, but not in all. The probability of a pair is
-        proportional to the variance of its co-clustering indicator. If fewer pairs vary, the
-        result has fewer pairs.
+        Pairs of samples whose co-clustering is traced. An integer is the number of random pairs.
+        Random pairs are chosen among the pairs that share a cluster in some draws, but not in all,
+        with probabilities proportional to the variance of the co-clustering indicator. If there are
+        fewer such pairs, all of them are traced. With very many samples, only pairs of a random
+        subset of the samples are candidates.
     random_state : int, RandomState instance or None, default=None
         Seed for the pairs and for the search for a reference.
 

@@ -85,7 +85,10 @@ class Draws:
         return np.concatenate([np.bincount(row) for row in self.codes])
 
     def blocks(self, n_entries: int) -> list[tuple[int, int]]:
-        """Ranges (start, stop) of draws with at most `n_entries` labels, but at least one draw."""
+        """Divide the draws into ranges (start, stop) of at most `n_entries` labels each.
+
+        If a single draw has more labels, every range has one draw.
+        """
         step = max(1, n_entries // self.n_samples)
         return [(a, min(a + step, self.n_draws)) for a in range(0, self.n_draws, step)]
 
@@ -210,7 +213,10 @@ def _draws_of_fit(draws: Any) -> Any:
 
 
 def read_counts(draws: Any) -> np.ndarray | None:
-    """Variable ``n_clusters`` (chain, draw) of a fit or container; None without such integers."""
+    """Variable ``n_clusters`` (chain, draw) of a fit or a container.
+
+    The result is None if the variable is absent, or does not hold integers.
+    """
     draws = _draws_of_fit(draws)
     group = getattr(draws, "posterior", draws)
     if "n_clusters" not in getattr(group, "data_vars", ()):

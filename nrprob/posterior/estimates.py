@@ -71,11 +71,16 @@ def _max_search_draws(draws: Draws, n_clusters: int) -> int:
 def _set_apart(
     codes: np.ndarray, draws: Draws, loss: Loss, random: np.random.RandomState
 ) -> np.ndarray:
-    """Make samples singletons, and then merge singletons, while this lowers the pair loss.
+    """Improve a partition under the pair loss by moving samples into new clusters.
 
-    The function begins with the partition ``codes`` (n_samples,), and returns the new partition.
-    Co-clustering probabilities are computed only for pairs of singletons, since a matrix of all
-    pairs of samples would not fit into memory.
+    1. Remove samples of the partition ``codes`` (n_samples,) from their clusters, one at a time,
+       while this lowers the loss. Each removed sample is then a separate cluster.
+
+    2. Join removed samples, at most `_ALONE` of them, to common clusters where this lowers the
+       loss.
+
+    Returns the new partition. Step 2 needs co-clustering probabilities only for pairs of removed
+    samples; a matrix for all pairs of samples would not fit into memory.
     """
     z, alone = np.array(codes, dtype=np.int64), []
     for c in range(int(z.max()) + 1):
@@ -215,8 +220,9 @@ def point_estimate(
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
     n_init : int, default=10
-        Number of starts of the search. One half of them are the best of the draws and of the cuts
-        of dendrograms. The other half assign the samples one by one in random order.
+        Number of starts of the search. One half of the starts are the best of the draws and of the
+        cuts of dendrograms. The other half are made by assigning the samples one by one in random
+        order.
     random_state : int, RandomState instance or None, default=None
         Seed of the random orders of samples and clusters.
     return_loss : bool, default=False

@@ -147,8 +147,8 @@ def to_arviz(
     posterior_predictive : mapping of str to array of shape (chain, draw, ...), optional
         Replicated data, under the names of ``observed_data``; they may have fewer draws.
     observed_data : mapping of str to array, optional
-        The data; no chain or draw axes. ArviZ pairs them with other groups by name. Do not name
-        their dimension ``sample``, which is a draw for ArviZ.
+        The data; no chain or draw axes. ArviZ pairs them with other groups by name. The dimension
+        of the samples must not be called ``sample``, which is a draw for ArviZ.
     coords : mapping of str to sequence, optional
         Values along named dimensions.
     dims : mapping of str to sequence of str, optional

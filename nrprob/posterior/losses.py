@@ -109,8 +109,8 @@ def expected_loss(
         the Rand index (Binder 1978).
     split_cost : float in (0, 2), default=1.0
         Cost of separating two samples that belong together; the cost of joining two samples that
-        belong apart is ``2 - split_cost``. It multiplies H(estimate|draw), or the number of pairs
-        that only the draw joins.
+        belong apart is ``2 - split_cost``. ``split_cost`` multiplies H(estimate|draw), or the
+        number of pairs that only the draw joins.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
 

@@ -8,14 +8,15 @@ dimensions. For two components a and b of one draw:
    :math:`\delta^2 = v' W^{-1} v` becomes :math:`\max(\delta^2 - d (1/n_a + 1/n_b), 0)`.
 2. Both normal densities are scaled to height 1. The ridgeline (Ray and Lindsay, 2005) is the curve
    that contains all maxima of the sum of both densities. The dip is the logarithm of the lower of
-   the outer maxima minus the logarithm of the least value between them. If there is one maximum,
-   the dip is 0.
+   the two outer maxima of this sum on the curve, minus the logarithm of the least value between
+   these maxima. If there is one maximum, the dip is 0.
 
 The height of a component is :math:`H = \log n - \log \det C / (2 d)`. Two components are connected
 from the level :math:`\min(H_a, H_b) - \mathrm{dip}` downwards. As the level falls, groups of
 components join. When two groups join, the lower of their two highest components *dies into* the
-other one. The *prominence* of the component that dies is its height minus the level. This is the
-elder rule of persistent homology (ToMATo of Chazal et al., 2013), on a graph of components.
+other one. The *prominence* of the component that dies is its height minus the level. This choice of
+the component that dies is the elder rule of persistent homology (ToMATo of Chazal et al., 2013), on
+a graph of components.
 
 At a threshold r on the ratio of densities, components whose prominence is at least
 :math:`-\log r` stay clusters. Every other component dies into a component, which may die into

@@ -283,7 +283,7 @@ def ratio_at_distance(distance: np.ndarray) -> np.ndarray:
 def distance_at_ratio(ratio: np.ndarray) -> np.ndarray:
     """Distance of two equal Gaussian clusters, from the ``ratio`` of densities, at most 1.
 
-    This is the inverse of `ratio_at_distance` for distances from 2 to 40.
+    The function is the inverse of `ratio_at_distance` for distances from 2 to 40.
     """
     with np.errstate(divide="ignore"):
         return np.interp(-np.log(ratio), _DEPTHS, _DISTANCES)

@@ -1,4 +1,4 @@
-"""Stability of the clusters of a partition in the draws, and clusters of only some draws."""
+"""Stability of the clusters of a partition in posterior draws, and clusters of some draws only."""
 
 from __future__ import annotations
 
@@ -233,10 +233,11 @@ def stable_clusters(
 
     Notes
     -----
-    Transient clusters are grouped by density: the cluster that is similar to the most others forms
-    a group with them. The next group is formed from the remaining clusters, and so on until no
-    group is frequent. The core of a group is the samples that most of its clusters contain. Then
-    all draws are searched for clusters that are similar to the core. At most 3,000 transient
+    Transient clusters are grouped by density: the cluster whose similar clusters have the largest
+    total weight forms a group with these similar clusters. The core of a group has the samples that
+    at least half of the group contains, by weight. Clusters that are similar to the core are then
+    removed, and the next group is formed from the remaining clusters, until no group is frequent.
+    Finally, all draws are searched for clusters that are similar to a core. At most 3,000 transient
     clusters from evenly spaced draws are compared with each other. If every draw has hundreds of
     transient clusters, some groups may be missed.
 
