@@ -6,8 +6,8 @@ Almost every method scores a partition of n samples by
     S_a = \sum_{x} W(x, a) \, s(x).
 
 - A *cell* a is a cluster, or the intersection of a cluster and a known group.
-- W(x, a) is the mass of sample x in cell a. It is 1 or 0 for a hard partition, and a membership
-  probability for a soft partition.
+- W(x, a) is the mass of sample x in cell a. The mass is 1 or 0 for a hard partition, and a
+  membership probability for a soft partition.
 - s(x) are the *additive statistics* of sample x: its features (and products of two features for
   covariances), followed by a 1. The sum of the ones is the mass of the cell. See `rows` and
   `gaussians`.

@@ -281,8 +281,9 @@ class NormalInverseGamma(_CodeByDifference):
     r"""Code of independent Gaussian features with a normal-inverse-gamma prior.
 
     The prior of the mean :math:`\mu` and variance :math:`s^2` of a feature in a cell is
-    :math:`\mu | s^2 \sim N(0, s^2 / \kappa)`, :math:`s^2 \sim IG(a, b)` with ``shape`` a and
-    ``scale`` b. Minus the log marginal likelihood of a feature x is
+    :math:`\mu | s^2 \sim N(0, s^2 / \kappa)`, :math:`s^2 \sim IG(a, b)`: an inverse gamma
+    distribution with ``shape`` a and ``scale`` b. Minus the log marginal likelihood of a feature x
+    is
 
     .. math:: T(n) + \left(a + \frac n2\right) \log \left( 1 + \frac{1}{2b} \Big(
         \sum x^2 - \frac{(\sum x)^2}{\kappa + n} \Big) \right)
@@ -408,10 +409,10 @@ class NormalWishart:
 
     The prior of the mean :math:`\mu` and covariance :math:`\Sigma` of a cell is
     :math:`\mu | \Sigma \sim N(0, \Sigma / \kappa)` and :math:`\Sigma \sim IW(m + 1 + f, f v I)`,
-    with ``freedom`` f and ``variance`` v. The prior mean of the covariance is v I. If ``full`` is
-    False, features are independent, and each has this prior with m = 1. Statistics are the first
-    moments, followed by the upper triangle of the second moments if ``full``, else by the squares.
-    ``power`` is the tempering exponent of the likelihood.
+    with ``freedom`` f and ``variance`` v. IW is the inverse Wishart distribution. The prior mean of
+    the covariance is v I. If ``full`` is False, features are independent, and each has this prior
+    with m = 1. Statistics are the first moments, followed by the upper triangle of the second
+    moments if ``full``, else by the squares. ``power`` is the tempering exponent of the likelihood.
 
     If ``weighted``, a vector of weight w has the covariance :math:`\Sigma / w`. The moments of such
     a vector are multiplied by w, and are followed by w. The factor w^(m/2) of the density is left

@@ -90,7 +90,8 @@ def bernoulli_cost(cell: jax.Array) -> jax.Array:
 def gaussian_cost(cell: jax.Array) -> jax.Array:
     """Half the scatter about the mean of the cell, minus half the sum of squares of its samples.
 
-    The sum of squares does not depend on the partition, so `Term.constant` has it.
+    The sum of squares does not depend on the partition: `nrprob.statistics.terms.Term.constant`
+    contains half of it.
     """
     x, w = cell[..., :-1], cell[..., -1]
     return -0.5 * (x * x).sum(-1) / jnp.where(w > 1e-14, w, jnp.inf)  # an empty cell costs 0

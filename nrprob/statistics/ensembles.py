@@ -2,8 +2,8 @@
 
 A member of the ensemble is a labeling of all n samples. A sample has one indicator per label of
 every member, p indicators in total. An indicator is 1 if the sample has this label, else 0. A
-consensus clustering minimises the within-cluster scatter of the indicators. It thereby maximises
-the quadratic mutual information of consensus and members; see `nrprob.CondEns`.
+consensus clustering minimises the within-cluster scatter of the indicators. The consensus thereby
+maximises its quadratic mutual information with the members; see `nrprob.CondEns`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class FeatureMap:
     threshold : values above the threshold become 1, all other values 0; None for no binarisation
     centre : (m,) mean that is subtracted from Gaussian features; None for sparse features and other
         families
-    scale : divisor of Gaussian features: the square root of their mean variance
+    scale : divisor of Gaussian features: the square root of the mean variance of the features
     """
 
     features: str

@@ -103,7 +103,7 @@ class StandardisedRows:
     ----------
     x : (n, m) standardised samples; ``x * scale + centre`` are the samples of the user
     centre : (m,) mean of the user's samples
-    scale : square root of their total variance
+    scale : square root of the total variance of the user's samples
     dtype : dtype of the user's samples, which compiled programs use
     """
 

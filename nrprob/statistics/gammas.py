@@ -23,8 +23,8 @@ _SERIES = (
 def log_gamma(x: jax.Array) -> jax.Array:
     """Log of the gamma function of every entry of ``x``, which must be positive.
 
-    For x >= 7, this is Stirling's series at x. For x < 7, it is the series at x + 7, minus the log
-    of ``x (x + 1) ... (x + 6)``.
+    For x >= 7, the result is Stirling's series at x. For x < 7, the result is the series at x + 7,
+    minus the log of ``x (x + 1) ... (x + 6)``.
     """
     small = x < _SHIFT
     product = x

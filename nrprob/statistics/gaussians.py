@@ -182,9 +182,9 @@ def common_shape(mass: Any, spread: Any, reg: float) -> Any:
     .. math:: C = \sum_c \frac{N_c}{\lambda_c} S_c / \sum_c N_c, \qquad
         \lambda_c = \frac 1 m \operatorname{tr}(S_c C^{-1})
 
-    This is the model [lambda_k D A D'] of Celeux and Govaert (1995). The logarithm of a trace is
-    convex along the geodesics of positive matrices, so the minimum is unique. One update of C and
-    of all volumes costs O(K m^2 + m^3).
+    The covariances form the model [lambda_k D A D'] of Celeux and Govaert (1995). The logarithm of
+    a trace is convex along the geodesics of positive matrices, so the minimum is unique. One update
+    of C and of all volumes costs O(K m^2 + m^3).
 
     Parameters
     ----------

@@ -56,12 +56,12 @@ def missing_p_values(mask: np.ndarray, membership: np.ndarray, groups: np.ndarra
 
     .. math:: P(|S| \ge t) \le 2 \exp\left(-\frac{t^2}{2 (v + t b / 3)}\right).
 
-    Here b is the largest absolute value of a centred membership. v is the variance of S for draws
-    with replacement (Hoeffding, 1963). Within a known group, S is also minus the sum over the
-    samples without missing values. v uses the smaller one of these two numbers of draws.
-    Memberships are better than hard labels. Samples whose observed values say little about their
-    cluster have centred memberships near 0. With hard labels, they would all count for the largest
-    cluster.
+    Here t is any positive number, and b the largest absolute value of a centred membership. v is
+    the variance of S for draws with replacement (Hoeffding, 1963). Within a known group, S is also
+    minus the sum over the samples without missing values. v uses the smaller one of these two
+    numbers of draws. Memberships are better than hard labels. Samples whose observed values say
+    little about their cluster have centred memberships near 0. With hard labels, such samples would
+    all count for the largest cluster.
 
     Parameters
     ----------

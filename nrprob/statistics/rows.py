@@ -295,7 +295,7 @@ class Rows:
 
     Attributes
     ----------
-    x : statistics of the samples: `Dense`, `Sparse` or another class with their methods
+    x : statistics of the samples: `Dense`, `Sparse` or another class with the same methods
     mass : (B, r) masses of the samples; 0 on padding
     number : (B, r) index of every sample in the user's data, from which random numbers are hashed
     group : (B,) known group of every block
@@ -421,7 +421,7 @@ def bucket_size(size: int, limit: int) -> int:
 
 
 def padded_count(count: int, unit_cost: int) -> int:
-    """Round ``count``, a number of clusters or groups, up to 5 times a power of two.
+    """Round ``count``, a number of clusters or groups, up to the next of 5, 10, 20, 40, ...
 
     Fits with similar numbers then share a compiled program. A step of the program takes
     ``unit_cost`` products per cluster or group. The number is not rounded if a step with the

@@ -134,8 +134,8 @@ def centred_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
 
     The derivative is with respect to the statistics of every pair of a cluster and a known group.
 
-    Centring does not change differences between clusters. It keeps float32 accurate when a large
-    inverse temperature multiplies the gradient.
+    Centring does not change differences between clusters. Centring keeps float32 accurate when a
+    large inverse temperature multiplies the gradient.
     """
     g = cell_gradient(terms, cells)
     return g - g.mean(2, keepdims=True)
