@@ -1,8 +1,8 @@
 """Values that a model file may pass to an external estimator: numbers, booleans, fixed words.
 
 A model file is untrusted data. Paths, import paths, callables and other estimators could make a
-package read, write or run something, so they are refused before the estimator is constructed. The
-allowed words of a parameter are the words that scikit-learn declares for the parameter. An
+package read, write or run something. Such values are refused before the estimator is constructed.
+The allowed words of a parameter are the words that scikit-learn declares for the parameter. An
 estimator without declarations takes no words.
 """
 

@@ -134,7 +134,7 @@ def refuse_large(plan: Plan, *, methods: bool = True) -> None:
 def available_memory() -> float:
     """Bytes of memory that this process may use.
 
-    This is the memory of the machine, or the limit of the control group of the process if that
+    The result is the memory of the machine, or the limit of the control group of the process if the
     limit is lower.
     """
     limits = [math.inf]

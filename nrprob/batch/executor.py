@@ -170,8 +170,8 @@ class Executor:
     def _is_too_large(self, size: int) -> bool:
         """Whether the rows of a fit are to be distributed over several devices.
 
-        This is so if its largest array (``size`` bytes) needs more than half of the memory of a
-        device, and there are several devices.
+        The rows are distributed if there are several devices, and the largest array of the fit
+        (``size`` bytes) needs more than half of the memory of a device.
         """
         limit = (self.lanes.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
         return len(self.lanes.devices) > 1 and size > 0.5 * limit
@@ -233,7 +233,7 @@ class Executor:
 def _fit_alone(estimator: Any, inputs: Inputs) -> str:
     """Fit one estimator; return why the must-links and cannot-links are infeasible.
 
-    The reason is empty if they are feasible.
+    The reason is empty if the links are feasible.
     """
     from nrprob.links import InfeasibleConstraints
 

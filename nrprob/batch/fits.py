@@ -184,8 +184,9 @@ def fit_method(
 def default_measures(labelings: Sequence[str], known: Sequence[str] = ()) -> dict[str, Measure]:
     """Default measures, by name, of the agreement of the clusters with every labeling.
 
-    These are the normalised mutual information (NMI) and the matched accuracy. ``known`` labelings
-    have no accuracy: clusters should differ from them, so that an accuracy is meaningless.
+    The measures are the normalised mutual information (NMI) and the matched accuracy. ``known``
+    labelings have no accuracy: clusters should differ from known labelings, so that an accuracy is
+    meaningless.
     """
     return {
         f"{short} of {name}": Measure(metric=metric, labeling=name)

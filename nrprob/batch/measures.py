@@ -77,7 +77,7 @@ class Measure(Strict):
     def direction(self) -> str:
         """Direction of better values: "high", "low" or "none".
 
-        This is ``goal``; the goal "auto" is replaced by the direction of the metric.
+        The result is ``goal``, or the direction of the metric if the goal is "auto".
         """
         if self.goal != "auto":
             return self.goal

@@ -1,10 +1,11 @@
 """Expand a model file into planned fits and batches.
 
 A planned fit is an `Experiment`: one data set, one setting of one method, one seed. Code and files
-call it a ``cell``. Its identifier is a digest of everything that determines its result, its
-*identity*. If only titles, tables or the order of a model file change, fits are therefore not
-computed again. A batch is a group of fits that are computed and written together. Fits and batches
-depend only on the model file, so that several processes divide the work in the same way.
+call it a ``cell``. The *identity* of a fit is everything that determines its result, and the
+identifier of the fit is a digest of the identity. If only titles, tables or the order of a model
+file change, fits are therefore not computed again. A batch is a group of fits that are computed and
+written together. Fits and batches depend only on the model file, so that several processes divide
+the work in the same way.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Experiment:
     def values(self) -> dict[str, Any]:
         """Parameters of data and method, and settings of labels, split and pairs, by name.
 
-        If a parameter of the data has the name of another entry, it replaces this entry.
+        A parameter of the data replaces any other entry of the same name.
         """
         values = dict(self.parameters)
         for table, amount in self.sampling.items():
@@ -353,7 +354,8 @@ def find_differences(
 def _describe_difference(stored: Any, planned: Any, name: str = "") -> str:
     """Describe the first difference between two nested dictionaries; empty if they are equal.
 
-    ``stored`` is from a result and ``planned`` from the plan. ``name`` is their common key.
+    ``stored`` is from a result and ``planned`` from the plan. ``name`` is the path of keys to both
+    values, joined by dots; empty for the whole dictionaries.
     """
     if isinstance(stored, Mapping) and isinstance(planned, Mapping):
         for key in dict.fromkeys([*stored, *planned]):

@@ -130,9 +130,9 @@ def insert_published(
 
     ``content`` has the contents of the file before the validation, which reports other mistakes.
     Values of measures that are not among ``measures`` are skipped. Values in the file have
-    precedence. A value is inserted under the name of its printed method. It is also inserted under
-    the title of every method whose key ``printed`` is this name. Raises InputError for an unknown
-    id.
+    precedence. A value is inserted under the name of its printed method. The value is also inserted
+    under the title of every method whose key ``printed`` is the name of the printed method. Raises
+    InputError for an unknown id.
     """
     if not any(setting.get("ids") for _, setting in _settings(content)):
         return content

@@ -78,7 +78,7 @@ def run_plan(
 ) -> Outcome:
     """Compute the missing fits of a plan; other runners may share the folder.
 
-    Takes the arguments of `run`. Raises InputError if no fit meets the conditions ``only``, or if
+    See `run` for the arguments. Raises InputError if no fit meets the conditions ``only``, or if
     results cannot be written. Raises InputError also if a file in the folder is damaged, or if the
     cluster is unusable. These errors are raised before the first fit and before anything is
     written.

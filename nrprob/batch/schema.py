@@ -62,8 +62,8 @@ class Data(Strict):
     to leave out. ``rows`` is the range of selected rows; its end is not included. ``keep`` maps
     labelings to the labels whose rows are kept. ``views`` divides the columns into views, and
     ``image_shape`` is the height and width of rows that are images. ``binarize`` is a threshold.
-    ``components`` is the number of principal components, or the share of the variance that they
-    must explain.
+    ``components`` is the number of principal components, or the share of the variance that the
+    components must explain.
     """
 
     loader: str | None = None
@@ -310,7 +310,7 @@ class ModelFile(Strict):
 
     @property
     def is_single(self) -> bool:
-        """Whether this is a single run: one data set and one fit of every method."""
+        """Whether the file declares a single run: one data set and one fit of every method."""
         data = self.data
         grids = [data.grid, *(m.grid for m in self.methods)]
         runs = {self.runs, *(m.runs or self.runs for m in self.methods)}

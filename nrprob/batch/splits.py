@@ -85,11 +85,11 @@ class PartialLabels(Strict):
     """Target labels of some rows, which `fit` takes as ``y``.
 
     The labelled rows are a fraction of every class (``fraction``), or a number of rows of every
-    class (``per_class``). With ``draw = "rows"``, they are a fraction of all rows. Lists define a
-    learning curve. A fraction ``wrong`` of these labels is wrong. With ``classes``, only this
-    number of classes has labels. ``score`` states which rows the measures compare. A row with an
-    empty entry in the column ``labeling`` of the data file has an unknown class. Such a row is
-    fitted, but neither labelled nor scored.
+    class (``per_class``). With ``draw = "rows"``, the labelled rows are a fraction of all rows.
+    Lists define a learning curve. A fraction ``wrong`` of the labels is wrong. With ``classes``,
+    only this number of classes has labels. ``score`` states which rows the measures compare. A row
+    with an empty entry in the column ``labeling`` of the data file has an unknown class. Such a row
+    is fitted, but neither labelled nor scored.
     """
 
     labeling: str

@@ -210,8 +210,8 @@ def read_table(
 
     The file is text, a spreadsheet or Parquet with named columns; NPZ by ``numpy.savez`` (array
     ``X``, or the only matrix) or by ``scipy.sparse.save_npz``; or H5AD (``X`` and columns of
-    ``obs``). Features are the ``columns``; by default, they are all numeric columns except the
-    columns to ``drop`` and the ``labelings``.
+    ``obs``). Features are the ``columns``. By default, all numeric columns except the columns to
+    ``drop`` and the ``labelings`` are features.
     """
     # Problems of columns that are neither features nor labelings do not matter.
     used = {*columns, *labelings} if columns else None

@@ -179,8 +179,8 @@ def _paired_means(
 def count_decimals(values: Iterable[float]) -> int:
     """Number of decimals to which published ``values`` of one column are printed.
 
-    This is the largest number of decimals of any value. A single value does not show the number of
-    printed decimals, since model files drop trailing zeros: 0.3 instead of 0.30.
+    The result is the largest number of decimals of any value. A single value does not show the
+    number of printed decimals, since model files drop trailing zeros: 0.3 instead of 0.30.
     """
     texts = (np.format_float_positional(float(f"{value:.10g}"), trim="-") for value in values)
     return max((len(text.partition(".")[2]) for text in texts), default=0)

@@ -97,7 +97,8 @@ class Group:
 class Best:
     """Our best method and the best published method, by one measure in one setting.
 
-    ``ours`` and ``published`` are their values, and ``mark`` the result of the comparison.
+    ``ours`` and ``published`` are the values of the two methods, and ``mark`` is the result of the
+    comparison.
     """
 
     setting: str

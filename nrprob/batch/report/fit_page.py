@@ -412,7 +412,7 @@ class Chapter:
     def is_mirrored(self, i: int) -> bool:
         """Whether cluster ``i`` is the second of two, so that it needs no table of differences.
 
-        Its differences are the differences of the first cluster with opposite signs.
+        The differences of the second cluster are the differences of the first with opposite signs.
         """
         return i == 1 and len(self.clusters) == 2 and not self.hidden[0]
 

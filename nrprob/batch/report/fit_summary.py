@@ -86,8 +86,8 @@ def compare_shares(crossing: Crossing, titles: Sequence[str]) -> str:
     """Say how the share of a cluster differs between known groups; empty if shares do not differ.
 
     ``crossing`` is the contingency table of clusters and known groups, and ``titles`` are the names
-    of the clusters. The sentence is about the cluster with the largest range of shares. It names
-    the groups with the largest and the smallest share.
+    of the clusters. The sentence is about the cluster with the largest range of shares. The
+    sentence names the groups with the largest and the smallest share.
     """
     if not shares_differ(crossing.counts.T):
         return ""

@@ -126,7 +126,7 @@ def _make_section(folder: Path, anchor: str) -> dict[str, Any]:
 def _make_chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
     """Make the chapter about the clusters of a run with one data set and one fit per method.
 
-    The data are loaded again; InputError is raised if their number of rows has changed.
+    The data are loaded again. InputError is raised if the number of rows of the data has changed.
     """
     chapter = Chapter(plan_result(plan, dataset))
     n_rows, n_labels = chapter.run.table.X.shape[0], len(chapter.fit.labels)

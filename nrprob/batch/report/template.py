@@ -43,7 +43,12 @@ def format_counts(values: Mapping[str, int]) -> str:
 
 
 def format_value(value: float | None, measure: str = "", statistic: str = "mean") -> str:
-    """Format a value of a measure: three decimals, or one from 10 on; three digits for a time."""
+    """Format a value of a measure; a dash if the value is undefined.
+
+    p-values have two significant digits, and seconds below 1000 have three. Numbers of clusters
+    have at most two decimals. All other values have three decimals below 10, and one decimal from
+    10 on.
+    """
     if value is None or np.isnan(value):
         return "–"
     if statistic == "p":
