@@ -334,9 +334,9 @@ class Clusterer(ClusterMixin, BaseEstimator):
     def _absent_values(self, X, known) -> dict[str, Any]:
         """Values of fitted attributes for n samples ``X`` of weight 0, with known structure.
 
-        Such samples take no part in the fit. The result maps names of attributes to values
-        (n, ...), or to one value for all samples. It has the attributes with one entry per sample,
-        except ``labels_``, ``membership_`` and ``restarts_``.
+        Such samples take no part in the fit. The result maps names of attributes to values (n,
+        ...), or to one value for all samples. The mapping has the attributes with one entry per
+        sample, except ``labels_``, ``membership_`` and ``restarts_``.
         """
         return {}
 
@@ -611,7 +611,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return extract_known(X, known)
 
     def _stored_known(self, known) -> Any:
-        """Known structure of new stored rows: ``known``, or the default if this is None.
+        """Known structure of new stored rows: ``known``, or the default if ``known`` is None.
 
         The default is the list of known columns that `fit` received by name.
         """

@@ -231,8 +231,8 @@ class TableDensityEstimator(Protocol):
     def is_tested_by_residuals(self, X: Any, *, known: Any = None) -> bool:
         """Whether a table is tested as a numeric array, by a `DensityEstimator`.
 
-        This is so if the table is complete and numeric, and the estimator subtracts the means of
-        the known groups.
+        The result is true if the table is complete and numeric, and the estimator subtracts the
+        means of the known groups.
         """
         ...
 

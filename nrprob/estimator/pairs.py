@@ -32,7 +32,8 @@ class PairTask:
     def hard_pairs(self, hard: bool = True) -> tuple[list[Pairs], list[Pairs]]:
         """Return must-links and cannot-links that the clusters must satisfy.
 
-        These are the pairs that follow from partial labels and, if ``hard``, the pairs of the user.
+        The result has the pairs that follow from partial labels and, if ``hard``, the pairs of the
+        user.
         """
         must, cannot = [], []
         if hard:

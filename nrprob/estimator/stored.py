@@ -92,7 +92,8 @@ def start_seed(estimator: Any, survey: Survey) -> int:
 def check_survey(estimator: Any, survey: Survey) -> np.ndarray | None:
     """Set the estimator's attributes that describe its input; return clusters of labelled rows.
 
-    The result has the clusters (n_samples,), -1 for unlabelled rows. It is None without labels.
+    The result has the clusters (n_samples,), -1 for unlabelled rows. The result is None without
+    labels.
     """
     if survey.target_labels is not None and survey.rows.processes:
         raise ValueError("rows of several processes take no partial labels; got y; leave y out")

@@ -1,7 +1,7 @@
 """Decide for which tables simulations confirm the level of the significance test.
 
-The level is the rate at which the test rejects tables without clusters. It was measured on *null
-designs*: simulated tables without clusters, with different properties (`TableTraits`), from
+The level is the rate at which the test rejects tables without clusters. The level was measured on
+*null designs*: simulated tables without clusters, with different properties (`TableTraits`), from
 ``benchmarks/evidence_mixed.py``. `REJECTIONS` has two numbers per null design: the number of tables
 with a p-value of at most 0.05, and the number of tested tables. A design is calibrated if at least
 400 tables were tested and at most 7 % of them (28 of 400) were rejected. A test with an exact level

@@ -129,7 +129,8 @@ def cross_fit(
     random : source of the seeds of the fits
     advance : function that is called after every fold
     reference : (n,) labels, from 0 on, of a fit to all samples. The clusters of every fold are
-        matched to these labels. Without a reference, they are matched to the first fold.
+        matched to these labels. Without a reference, the clusters are matched to the clusters of
+        the first fold.
     count_pairs : whether to count samples about the gaps of all pairs of clusters
     """
     n = len(groups)

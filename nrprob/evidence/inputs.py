@@ -99,7 +99,7 @@ def reason_without_test(estimator: Any, X: Any) -> str:
 
 
 def has_confidence(estimator: Any, X: Any) -> bool:
-    """Whether `nrprob.evidence.confidence` takes an estimator and features, as far as types go."""
+    """Whether `nrprob.evidence.confidence` accepts the type of an estimator and of its features."""
     is_refitted = isinstance(estimator, LabelInitialised | TableDensityEstimator)
     return is_refitted and not reason_without_test(estimator, X)
 

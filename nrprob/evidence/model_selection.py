@@ -180,9 +180,9 @@ def n_clusters(
     Notes
     -----
     Candidates are fitted in ascending order. The search stops after two successive candidates with
-    a lower log-likelihood than a smaller number. It also stops before candidates that exceed the
-    number of training samples minus the number of known groups. The cost is ``n_splits * n_folds``
-    fits per candidate.
+    a lower log-likelihood than a smaller number. The search also stops before candidates that
+    exceed the number of training samples minus the number of known groups. The cost is
+    ``n_splits * n_folds`` fits per candidate.
 
     If 1 is a candidate, several clusters have to gain something over every null model of
     `nrprob.evidence.test`. Let q be the density of the clusters and :math:`q_1` the density of a

@@ -47,9 +47,9 @@ class Evidence:
         Reason why p-values are withheld; empty if they are not. The level of the test was measured
         for some kinds of tables only.
     labels_ : ndarray of shape (n_samples,)
-        Cluster of every sample, predicted by the fit without this sample in the first split.
-        If the estimator passed to `test` was fitted to ``n_samples`` samples, labels are matched to
-        its labels. Otherwise they are matched to the labels of the first fold.
+        Cluster of every sample, predicted by the fit without this sample in the first split. If the
+        estimator passed to `test` was fitted to ``n_samples`` samples, labels are matched to its
+        labels. Otherwise, labels are matched to the clusters of the first fold.
     discriminant_score_ : ndarray of shape (n_samples,)
         Held-out discriminant score of every sample, by the same fit. The score is the position
         along the discriminant direction of one cluster against the others, in standard deviations
@@ -59,8 +59,9 @@ class Evidence:
     gap_width_ : float
         Width of the low-density gap in the units of ``discriminant_score_``, averaged over folds.
     gap_cluster_ : int or None
-        Cluster that ``discriminant_score_`` compares with the others. It shows the strongest
-        indication of a gap among the training samples of the first fold. None without scores.
+        Cluster that ``discriminant_score_`` compares with the others. This cluster shows the
+        strongest indication of a gap among the training samples of the first fold. None without
+        scores.
     density_between_ : ndarray of shape (n_clusters, n_clusters) or None
         Held-out density in the gap between two clusters, divided by the density on the less
         populated side, in the first split. Values near 0 indicate a gap, and values of 1 or more

@@ -139,11 +139,11 @@ def test(
     The first are tables with discrete columns or missing values. The second are tables whose group
     effects are fitted jointly with the clusters, such as tables with small known groups. A fit to
     all samples determines the column types and the forms of the group effects and cluster shares.
-    It also determines whether there are location effects, effects of discrete columns on numeric
-    columns. All refits use these choices, with K clusters and with one. For a held-out sample of
-    the known group z, the covariance within clusters is :math:`\Sigma + S_z`. Here :math:`\Sigma`
-    is the covariance of the model, and :math:`S_z` the posterior covariance of the effect of group
-    z. The null models are:
+    The same fit determines whether there are location effects, which are effects of discrete
+    columns on numeric columns. All refits use these choices, with K clusters and with one. For a
+    held-out sample of the known group z, the covariance within clusters is :math:`\Sigma + S_z`.
+    Here :math:`\Sigma` is the covariance of the model, and :math:`S_z` the posterior covariance of
+    the effect of group z. The null models are:
 
     - one cluster of the estimator;
     - Gaussian and t distributions of the numeric columns, times the probability of the discrete
@@ -172,22 +172,24 @@ def test(
     s is bounded by the binomial distribution with s + v trials and probability w. The smaller count
     of both sides is at most s, so the bound holds for the smaller count. Counts are summed over
     known groups, and every fold has a valid p-value. The folds of a split are combined as if they
-    were independent. This is correct for the mean of the total count, and for its variance if fits
-    are stable. The p-values of the splits are converted to normal scores. Their mean is compared
-    with the distribution of a single score, which has at least the variance of the mean.
+    were independent. This assumption does not change the mean of the total count, nor its variance
+    if fits are stable. The p-values of the splits are converted to normal scores. Their mean is
+    compared with the distribution of a single score, which has at least the variance of the mean.
 
-    *Cluster labels.* The clusters of every fold are matched one to one to ``estimator.labels_``,
-    by the largest number of common samples. If the estimator was not fitted to ``n_samples``
-    samples, they are matched to the clusters of the first fold. A fold may have more clusters than
-    the fitted estimator. Each additional cluster then gets the label with which it shares most
-    samples. Without a fitted estimator, it gets a new label. No p-value depends on the labels.
+    *Cluster labels.* The clusters of every fold are matched one to one to ``estimator.labels_``, by
+    the largest number of common samples. If the estimator was not fitted to ``n_samples`` samples,
+    the clusters of every fold are matched to the clusters of the first fold. A fold may have more
+    clusters than the fitted estimator. Each additional cluster then gets the label with which it
+    shares most samples. Without a fitted estimator, an additional cluster gets a new label. No
+    p-value depends on the labels.
 
     *Copies.* Samples that agree in all features and in their known group count as one sample, since
-    a copy brings no new information. This holds for folds, fits and both p-values. Samples that
-    agree because values are rounded are not copies. Rounding is recognised by pairs of neighbours:
-    samples with successive values of the feature with the most distinct values, which agree in all
-    other features. With rounding, there are more such pairs than pairs of equal samples. Copies
-    may therefore stay undetected if ``X`` has a single feature and its values are rounded.
+    a copy brings no new information. Folds, fits and both p-values count copies in this way.
+    Samples that agree because values are rounded are not copies. Rounding is recognised by pairs of
+    neighbours: samples with successive values of the feature with the most distinct values, which
+    agree in all other features. With rounding, there are more such pairs than pairs of equal
+    samples. Copies may therefore stay undetected if ``X`` has a single feature and its values are
+    rounded.
 
     *Limits.* Stability of the fits is assumed, not verified. Stability is doubtful if clusters
     nearly coincide. The level was measured by simulation (``benchmarks/evidence.py``). Uniform,
