@@ -292,8 +292,8 @@ class DesignEncoder:
         Raises
         ------
         ValueError
-            If ``known`` is passed only here or only to `fit`; if it has another type or number of
-            columns than in `fit`; or if it contains a group that did not occur in `fit`.
+            If ``known`` is passed only to `transform` or only to `fit`; if it has another type or
+            number of columns than in `fit`; or if it contains a group that did not occur in `fit`.
         """
         if known is None and self._kind != "nothing":
             raise ValueError(

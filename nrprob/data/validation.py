@@ -41,7 +41,7 @@ def check_number(
     TypeError
         If ``value`` is not a number, or not an integer although ``integer`` is True.
     ValueError
-        If ``value`` is outside these bounds.
+        If ``value`` is below ``low``, or above ``high`` and not an allowed infinity.
     """
     kind: Any = numbers.Integral if integer else numbers.Real
     if isinstance(value, bool) or not isinstance(value, kind):
@@ -195,8 +195,8 @@ def _shape_message(error: str) -> str:
 def _not_finite(X: Any, missing: bool) -> str:
     """Describe where X has missing values or, unless ``missing``, infinite values, for a message.
 
-    The text names the columns of a frame, or the first entry of an array. It is empty if there are
-    no such values.
+    The text names the columns of a frame, or the first entry of an array. The text is empty if
+    there are no such values.
     """
     import pandas as pd
 

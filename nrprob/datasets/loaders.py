@@ -167,7 +167,7 @@ def _find_folder(name: str) -> Path | None:
 def _unknown_name_error(name: str) -> InputError:
     """Make the error for an unknown name.
 
-    It is an InputError for a misspelt name, and otherwise DataUnavailable.
+    The error is an InputError for a misspelt name, and otherwise DataUnavailable.
     """
     ours = [*SHIPPED, *sorted((*_COUNTS, *_TABLES))]
     # A misspelt name has a similar length; "pendigits" is not a misspelling of "digits".

@@ -62,9 +62,9 @@ def make_cross_partition(
     """Simulate counts with five themes across three subsets, masked by clusters of each subset.
 
     A theme is a cluster with rows in all subsets; a masking cluster has rows in one subset only.
-    Each of the 75 rows belongs to a theme with 48 features. It also belongs to one of the two
-    masking clusters of its subset (13 and 12 rows), with 60 features. Masking clusters and themes
-    are independent.
+    Each of the 75 rows belongs to one theme, and to one of the two masking clusters of its subset.
+    A theme has 48 features. Masking clusters have 13 or 12 rows, and 60 features. Masking clusters
+    and themes are independent.
 
     Parameters
     ----------

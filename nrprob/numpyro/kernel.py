@@ -28,9 +28,9 @@ class PartitionGibbs(HMCGibbs):
     """Kernel of NumPyro models with partitions: NUTS within Gibbs.
 
     One iteration samples every partition and its hyperparameters given all other sites, by a Gibbs
-    sweep, split-merge moves and griddy-Gibbs updates. If labels have weights ``also``, there are no
-    split-merge moves. Then the inner kernel samples the other sites given the partitions and
-    hyperparameters. Both steps leave the joint posterior invariant.
+    sweep, split-merge moves and griddy-Gibbs updates. If `partition` received log weights ``also``,
+    there are no split-merge moves. Then the inner kernel samples the other sites given the
+    partitions and hyperparameters. Both steps leave the joint posterior invariant.
 
     Parameters
     ----------

@@ -37,7 +37,8 @@ _MARK = "nrprob_partition"  # key of partitions in the `infer` dictionaries of s
 class GridUniform(dist.Distribution):
     """Uniform distribution over the values (G,) of a grid.
 
-    The declared support is the real line. This has no effect, since HMC conditions on the value.
+    The declared support is the real line. The support has no effect, since HMC conditions on the
+    value.
     """
 
     support = constraints.real
@@ -139,11 +140,11 @@ def partition(
     .. math:: \Lambda(k) + \sum_{c=1}^k \left[\log \frac{\Gamma(n_c + \alpha)}{\Gamma(\alpha)}
         + \log m\left(\{(x_i - l) / t : z_i = c\}; h\right)\right] - n \sum_j \log t_j
 
-    where :math:`x_i` are the n rows, z are the labels, k is the number of clusters, and
-    :math:`n_c` are the sizes of the clusters. :math:`\alpha` is the concentration, m is the
-    marginal likelihood of the rows of a cluster, h are the other hyperparameters, l is ``loc``, and
-    :math:`t_j` is ``scale`` for feature j. This is the model of `nrprob.MDLMixture`, whose Notes
-    define :math:`\Lambda(k)` and the priors. `PartitionGibbs` samples the partition.
+    where :math:`x_i` are the n rows, z are the labels, k is the number of clusters, and :math:`n_c`
+    are the sizes of the clusters. :math:`\alpha` is the concentration, m is the marginal likelihood
+    of the rows of a cluster, h are the other hyperparameters, l is ``loc``, and :math:`t_j` is
+    ``scale`` for feature j. The Notes of `nrprob.MDLMixture`, which has the same model, define
+    :math:`\Lambda(k)` and the priors. `PartitionGibbs` samples the partition.
 
     Parameters
     ----------
@@ -208,7 +209,7 @@ def partition(
 
     Hyperparameters are in units of ``scale``, and uniform on the grids of `nrprob.MDLMixture`. The
     label site has a uniform, masked distribution, since the factor includes the prior of the
-    labels. So prior predictive draws of labels are not draws from this prior.
+    labels. So prior predictive draws of labels are not draws from the prior of the labels.
     `arviz.from_numpyro` treats a factor as an observed site; pass it ``log_likelihood=False``.
 
     Without ``also``, labels have no meaning across draws. With ``also``, label c refers to column c

@@ -290,7 +290,8 @@ def draw_centroids(
     """Plot centroids as `plot_centroids` does, on request in the units of a table.
 
     With ``units``, the cells of the heat map have the means in the units of the table, and names of
-    columns replace names of logarithms. A note below the figure explains both.
+    columns replace names of logarithms. A note below the figure explains the units and the means of
+    logarithms.
     """
     check_texts(
         labels_name=labels_name, known_name=known_name, title="" if title is None else title

@@ -37,7 +37,7 @@ def plot_top_features(
 
     The difference is the mean of the cluster minus the mean of all other samples, in pooled
     standard deviations. Features are adjusted for known structure first: the effects of known
-    groups and covariates are subtracted. They are fitted by least squares together with the
+    groups and covariates are subtracted. The effects are fitted by least squares together with the
     clusters. The report of ``nrprob fit`` shows the same differences.
 
     Clusterings maximise such differences, so large differences are not evidence of clusters.

@@ -26,10 +26,10 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
     Returns
     -------
     matplotlib.axes.Axes
-        The axes. Every circle is a cluster; area and number show its share of the total weight of
-        the samples. The darkness of a line is the share of the lower cluster that comes from the
-        upper cluster. Labels on the left give the number of clusters and the inverse temperature of
-        every level.
+        The axes. Every circle is a cluster. The area and the number of a circle show the share of
+        the cluster in the total weight of the samples. The darkness of a line is the share of the
+        lower cluster that comes from the upper cluster. Labels on the left give the number of
+        clusters and the inverse temperature of every level.
 
     Raises
     ------

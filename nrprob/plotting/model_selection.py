@@ -49,7 +49,7 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
     Raises
     ------
     TypeError
-        If ``result`` is none of these, or not fitted.
+        If ``result`` has another type, or is not fitted.
 
     See Also
     --------

@@ -56,9 +56,9 @@ def plot_residuals(
 ) -> np.ndarray:
     """Plot residuals after removing group effects, marked by known groups and by clusters.
 
-    The effects of known groups are subtracted. They are fitted by least squares together with the
-    clusters. The plane is spanned by the two leading linear discriminants of the clusters. With
-    fewer than three clusters, principal components of the remaining variance replace missing
+    The effects of known groups are subtracted. The effects are fitted by least squares together
+    with the clusters. The plane is spanned by the two leading linear discriminants of the clusters.
+    With fewer than three clusters, principal components of the remaining variance replace missing
     discriminants.
 
     The plane maximises the separation of the clusters; with few samples of many features, this
@@ -144,17 +144,17 @@ def plot_alternatives(
 ) -> np.ndarray:
     """Plot alternative clusterings of the same samples, one per panel, in a common plane.
 
-    The effects of known groups are subtracted. They are fitted by least squares together with the
-    clusters of all labelings. The plane is spanned by the two leading linear discriminants of these
-    clusters.
+    The effects of known groups are subtracted. The effects are fitted by least squares together
+    with the clusters of all labelings. The plane is spanned by the two leading linear discriminants
+    of these clusters.
 
     Parameters
     ----------
     X : array, sparse matrix or frame of shape (n_samples, n_features)
         The data.
     labelings : array of shape (n_samples, n_labelings), mapping, Exploration or estimator
-        The clusterings; a mapping gives their names. An Exploration has them as ``labels_``, a
-        fitted estimator as ``alternatives_``.
+        The clusterings; the keys of a mapping are the names of the clusterings. An Exploration has
+        the clusterings as ``labels_``, a fitted estimator as ``alternatives_``.
     known : array of shape (n_samples,) or (n_samples, n_labelings), optional
         Known groups. For a frame ``X``, also names of its columns. By default the known groups of
         an Exploration.

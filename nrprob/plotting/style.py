@@ -158,7 +158,7 @@ def check_axes(ax: Any, name: str = "ax") -> None:
     Raises
     ------
     TypeError
-        If ``ax`` is something else.
+        If ``ax`` is neither None nor such an Axes.
     ValueError
         If the axes were removed from their figure.
     """

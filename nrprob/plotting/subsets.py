@@ -32,8 +32,8 @@ def plot_members(
         Names of the samples; by default their indices.
     n : int, default=5
         Maximum number of members in an entry of the table. Members of cluster c are the samples x
-        for which c has the largest membership p(c|x). They are in descending order of
-        p(c|x) p(w|x), where p(w|x) is the share of sample x in subset w.
+        for which c has the largest membership p(c|x). In the table, members are in descending order
+        of p(c|x) p(w|x), where p(w|x) is the share of sample x in subset w.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default in a new figure.
 

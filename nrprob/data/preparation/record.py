@@ -111,7 +111,11 @@ class Record:
         return self.categories == "keep"
 
     def note_columns(self, names: list[str], line: str) -> None:
-        """Add the note ``line`` about columns; names and "is" or "are" replace its ``{}``."""
+        """Add the note ``line`` about the columns ``names``.
+
+        The names, followed by "is" or "are", replace ``{}`` in the line. Without names, no note is
+        added.
+        """
         if names:
             verb = "is" if len(names) == 1 else "are"
             self.notes.append(line.format(f"{quote_names(names)} {verb}"))

@@ -102,7 +102,7 @@ class Reading(NamedTuple):
 def read_number(text: str) -> Reading | None:
     """Read a text as a number, with a point and with a comma as decimal separator.
 
-    Returns None if neither is possible.
+    Returns None if the text is not a number with a point, and not a number with a comma either.
     """
     match = _NUMBER.fullmatch(text)
     if match is None:

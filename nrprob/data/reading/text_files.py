@@ -94,9 +94,9 @@ def detect_encoding(path: Path, compression: str) -> tuple[str, str]:
     """Return the encoding of a text file, and a sentence about it, which is empty for UTF-8.
 
     The encoding is UTF-16 or UTF-32 if the file begins with the byte order mark of this encoding.
-    It is UTF-16 if about every second byte is zero, and UTF-8 if the whole file is valid UTF-8. All
-    other files count as Windows-1252, the encoding of Western Europe. Languages are not guessed:
-    statistics of letters fail on tables of few words.
+    Without a mark, the encoding is UTF-16 if about every second byte is zero, and UTF-8 if the
+    whole file is valid UTF-8. All other files count as Windows-1252, the encoding of Western
+    Europe. Languages are not guessed: statistics of letters fail on tables of few words.
 
     Raises
     ------
