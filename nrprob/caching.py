@@ -47,8 +47,8 @@ def cache(path: str | os.PathLike[str] | None = None) -> Path:
     Parameters
     ----------
     path : path-like, optional
-        The folder, which is created if necessary. By default it is below ``XDG_CACHE_HOME`` or
-        ``~/.cache``, and named after the machine and the versions of jaxlib and nrprob. Do not
+        The folder, which is created if necessary. The default folder is below ``XDG_CACHE_HOME`` or
+        ``~/.cache``, and is named after the machine and the versions of jaxlib and nrprob. Do not
         share the folder between different machines, nor with users whom you do not trust: programs
         in the folder are executed. The folder grows without limit; you may delete its files at any
         time.

@@ -225,8 +225,8 @@ def two_part_length(
     Returns
     -------
     float or ndarray of shape (n_hypotheses,)
-        Length L(h) for every hypothesis. It is infinite if P(h) is 0, or if the sequence has
-        probability 0 under h.
+        Length L(h) for every hypothesis. The length is infinite if P(h) is 0, or if the sequence
+        has probability 0 under h.
 
     Raises
     ------
@@ -314,9 +314,9 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
 
 
 def _log_ratios(n: Table, k: int) -> Table:
-    """Log ratios (k, *n.shape) of the sums C of `multinomial_complexity` for successive sizes.
+    """Log ratios (k, *n.shape) of the sums C of `multinomial_complexity`.
 
-    Row j, for j = 1 .. k - 1, is the log of C(j + 1, n) / C(j, n). Row 0 is log C(1, n) = 0.
+    Row j >= 1 is the log of C(j + 1, n) / C(j, n). Row 0 is log C(1, n) = 0.
     """
     if k > ITERATIONS:
         raise ValueError(
@@ -388,7 +388,7 @@ def multinomial_complexity(
         \frac{N!}{\prod_j h_j!} \prod_j \left(\frac{h_j}{N}\right)^{h_j}
 
     where K is the number of different symbols, N the length of the sequence, and h_j the number of
-    occurrences of symbol j in it.
+    occurrences of symbol j in the sequence.
 
     Parameters
     ----------
@@ -537,7 +537,7 @@ def exponential_complexity(
     clamped : bool, default=False
         Whether the code also covers data whose mean squared distance is outside the bounds. The
         scale of such data is the nearest bound. The complexity is then log(1 + exp(c)), where c is
-        the expression above. It is non-negative, and 0 for ``n=0``.
+        the expression above. This complexity is non-negative, and 0 for ``n=0``.
     form : {"exact", "asymptotic"}, default="exact"
         "asymptotic" is the form of Yin (2007), which is larger than the exact form by about
         1/(12 N).

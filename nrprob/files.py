@@ -301,7 +301,7 @@ def is_sealed(path: Path) -> bool:
 
 
 def check_seal(path: Path, key: str = "") -> bytes:
-    """Read a sealed file, and check its digest; ``key`` is as in `sealed`.
+    """Read a sealed file, and check its digest; `sealed` explains ``key``.
 
     Raises
     ------

@@ -422,6 +422,8 @@ def js_divergence(ps: ArrayLike, weights: ArrayLike | None = None, *, base: floa
 
     .. math:: JS_w = H\left(\sum_i w_i p_i\right) - \sum_i w_i H(p_i)
 
+    where p_i are the distributions, w_i their weights, and H is the entropy.
+
     Parameters
     ----------
     ps : array-like of shape (n_distributions, n_outcomes)
@@ -554,7 +556,7 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
     Returns
     -------
     float
-        Between 0 and 1 - sum_y p(y)^2, a difference of probabilities. It is not symmetric.
+        Between 0 and 1 - sum_y p(y)^2, a difference of probabilities. Not symmetric in X and Y.
 
     Raises
     ------
@@ -602,7 +604,7 @@ def quadratic_mutual_information(joint: ArrayLike) -> float:
     Returns
     -------
     float
-        Between 0 and H^2(Y). It is not symmetric.
+        Between 0 and H^2(Y). Not symmetric in X and Y.
 
     Raises
     ------
@@ -646,7 +648,7 @@ def variation_of_information(joint: ArrayLike, *, base: float = e) -> float:
     -------
     float
         Exactly 0 if each variable determines the other; at most H(X) + H(Y), its value under
-        independence. It is symmetric, and satisfies the triangle inequality.
+        independence. Symmetric; the triangle inequality holds.
 
     Raises
     ------

@@ -15,7 +15,8 @@ __all__ = ["Memberships"]
 class Memberships:
     """Soft known structure: probabilities of the known groups for every row.
 
-    Pass it as ``known`` if group labels are uncertain, such as the posterior of a classifier.
+    Pass the object as ``known`` if group labels are uncertain. An example is the posterior of a
+    classifier.
 
     Parameters
     ----------

@@ -301,8 +301,8 @@ def draw_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample must-links and cannot-links from classes, some of them wrong.
 
-    The four experiments of Yin (2007), section 5.6, are: no wrong pairs; ``wrong="coin"`` with
-    ``share=1``; ``wrong="coin"``; and ``wrong="bias"``.
+    The four experiments of Yin (2007), section 5.6, are: ``wrong="none"``; ``wrong="coin"`` with
+    ``share=1``; ``wrong="coin"`` with ``share=0.4``; and ``wrong="bias"`` with ``share=0.4``.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class Exploration:
     rejected_ : tuple (estimator, nrprob.evidence.Evidence) or None
         Fitted estimator and test of the clustering whose test ended the search; it is not in
         ``labels_``. None without tests. Also None if the test of the first clustering is not
-        significant, since the first clustering is in ``labels_`` nevertheless.
+        significant: the first clustering is always in ``labels_``.
     reason_ : str
         Why the search ended.
     failure_ : BaseException or None
@@ -195,7 +195,8 @@ def explore(
     -----
     Clustering j is fitted with the known labels and clusterings 1 to j - 1 as known structure. The
     known groups of its test are the combinations of the same labels. These groups become smaller
-    with every clustering. The search ends when their median size is below ten samples.
+    with every clustering. The search ends when the median size of these groups is below ten
+    samples.
 
     Examples
     --------

@@ -43,8 +43,8 @@ def soft_jaccard_index(
     Returns
     -------
     float
-        Index between 0 and 1, symmetric; 1 if no pair is ever together. For labels, it equals
-        `jaccard_index`.
+        Index between 0 and 1, symmetric; 1 if all :math:`s_{ij}` and :math:`t_{ij}` are 0. For
+        labels, the index equals `jaccard_index`.
 
     Raises
     ------

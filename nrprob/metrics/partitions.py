@@ -270,7 +270,7 @@ def matching_rate(a: Labels, b: Labels) -> float:
     Returns
     -------
     float
-        Above 0 and at most 1; symmetric. It equals `matched_accuracy`.
+        Above 0 and at most 1; symmetric. The rate equals `matched_accuracy`.
 
     Raises
     ------
@@ -380,8 +380,8 @@ def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> f
 
     Notes
     -----
-    For independent views, Table 3.1 of Yin (2007) counts only matched pairs of clusters. Its values
-    are therefore lower.
+    For independent views, Table 3.1 of Yin (2007) counts only matched pairs of clusters. The values
+    in the table are therefore lower.
 
     References
     ----------
@@ -693,7 +693,8 @@ def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
     .. math:: n_{11} / \sqrt{(n_{11} + n_{10}) (n_{11} + n_{01})}
 
     n_11 counts the pairs of samples that are together in both labelings. n_10 and n_01 count the
-    pairs that are together in the first or in the second labeling only.
+    pairs that are together in the first or in the second labeling only. The precision of pairs is
+    n_11 / (n_11 + n_10), and the recall is n_11 / (n_11 + n_01).
 
     Parameters
     ----------
@@ -728,12 +729,13 @@ def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
 
 
 def pair_f_measure(labels: Labels, truth: Labels) -> float:
-    r"""F-measure of pairs: harmonic mean of their precision and recall.
+    r"""F-measure of pairs of samples: harmonic mean of the precision and the recall of pairs.
 
     .. math:: 2 n_{11} / (2 n_{11} + n_{10} + n_{01})
 
     n_11 counts the pairs of samples that are together in both labelings. n_10 and n_01 count the
-    pairs that are together in the first or in the second labeling only.
+    pairs that are together in the first or in the second labeling only. The precision of pairs is
+    n_11 / (n_11 + n_10), and the recall is n_11 / (n_11 + n_01).
 
     Parameters
     ----------
@@ -826,7 +828,7 @@ def hubert_difference(labels: Labels, truth: Labels) -> float:
 
 
 def hubert_gamma(labels: Labels, truth: Labels) -> float:
-    r"""Correlation of two indicators of pairs of samples: together in the first, in the second.
+    r"""Correlation, over pairs of samples, of the indicators of a shared cluster in two labelings.
 
     .. math:: \frac{n_{11} n_{00} - n_{10} n_{01}}
         {\sqrt{(n_{11} + n_{10}) (n_{11} + n_{01}) (n_{00} + n_{10}) (n_{00} + n_{01})}}

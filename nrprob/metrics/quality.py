@@ -228,8 +228,8 @@ def vector_quantization_error(X: ArrayLike, labels: Labels) -> float:
 
     Notes
     -----
-    This is the objective of k-means (Lloyd, 1982) divided by N. Papers often print the sum, which
-    is N times as large.
+    The error is the objective of k-means (Lloyd, 1982) divided by N. Papers often print the sum,
+    which is N times as large.
 
     References
     ----------

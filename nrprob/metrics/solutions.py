@@ -155,7 +155,7 @@ def mean_dissimilarity(
 
     .. math:: \frac{2}{M (M - 1)} \sum_{i < j} (1 - a(C_i, C_j))
 
-    The sum is over pairs of the M labelings, and a is their agreement.
+    The sum is over pairs of the M labelings, and a is the agreement of two labelings.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def score_solutions(
 ) -> pd.DataFrame:
     """Quality and dissimilarity of alternative clusterings.
 
-    A good alternative clustering has two properties. It is dissimilar to known clusterings, and its
+    A good alternative clustering has two properties: it is dissimilar to known clusterings, and its
     clusters are compact and separated. Random labels have only the first property, and the known
     clustering itself only the second.
 
