@@ -9,7 +9,9 @@ energy
 where F is the objective of the method, alpha the weight ``compression``, C the cluster and X the
 index of a row, and H is the entropy. Masses of all rows have the shape (B, r, S, K): B blocks of r
 rows, S restarts, K clusters. Cell statistics have the shape (groups, S, K, p) for the known groups
-and p statistics. A *level* is one temperature.
+and p statistics. The argument ``fixed`` (B, r) has the clusters of labelled rows, and -1 for all
+other rows. The argument ``active`` (K,) is False for clusters that are padding. A *level* is one
+temperature.
 
 `term_update` derives the fixed-point iteration: an M-step computes the cell statistics and dF/dW
 from all rows, an E-step the log memberships ``alpha log p(c) - beta dF/dW``. The engine handles the

@@ -40,7 +40,7 @@ class PartitionLimits(NamedTuple):
 
     Attributes
     ----------
-    floor : smallest mass of a cluster that is not empty
+    floor : smallest allowed mass of a cluster that is not empty
     least : mass below which a cluster is empty; it is less than the mass of any row
     tolerance : smallest decrease of F that counts: a step must lower F by more than this number
     max_iter : largest number of screenings of a descent; see `descend`

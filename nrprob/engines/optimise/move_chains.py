@@ -90,7 +90,7 @@ def improve_by_chains(objective: MoveObjective, z: np.ndarray, tol: float) -> np
 
     Parameters
     ----------
-    objective, z, tol : as in `improve_by_passes`
+    objective, z, tol : see `improve_by_passes`
 
     Returns
     -------

@@ -9,7 +9,8 @@ a pass, which costs O(n S K p) time; memory is O(S K p) and one chunk of rows.
 
 Shapes: n rows in all chunks; a chunk has B blocks of r rows, as in `nrprob.statistics.rows.Rows`; S
 restarts; K clusters; p statistics of a row; ``groups`` known groups. A *level* is one temperature.
-The argument ``block`` of a function is one chunk. F is the objective, a sum of terms.
+The argument ``block`` of a function is one chunk, and ``active`` (K,) is False for clusters that
+are padding. F is the objective, a sum of terms.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@
 Both functions may remove small clusters; see
 `nrprob.engines.optimise.differences.remove_small_clusters`. F is the objective.
 
-Shapes: B blocks of r rows, S restarts, K clusters, p statistics of a row.
+Shapes: B blocks of r rows, S restarts, K clusters, p statistics of a row. The argument ``fixed``
+(B, r) has the labels of labelled rows, and -1 for all other rows. The argument ``active`` (K,) is
+False for clusters that are padding.
 """
 
 from __future__ import annotations

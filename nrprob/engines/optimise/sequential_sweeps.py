@@ -51,7 +51,7 @@ class SizeLimits(NamedTuple):
     Attributes
     ----------
     sizes : (K,) masses of the clusters
-    floor : smallest mass of a cluster
+    floor : smallest allowed mass of a cluster that is not empty
     least : mass below which a cluster is empty; it is less than the mass of any row
     """
 
@@ -192,8 +192,8 @@ def _sparse_visits(terms, rows, mass, group):
 
     ``mass`` (n,) are the masses of the rows, and ``group`` (n,) their known groups. A *window* is a
     sequence of several short rows, which are evaluated together under the current cells. The first
-    row that moves changes the cells, and the next window begins after this row. The rows before it
-    stay in their clusters, so their evaluation was exact.
+    row that moves changes the cells, and the next window begins after this row. The rows before the
+    moved row stay in their clusters, so the evaluation of these rows was exact.
     """
     for term in terms:
         if not isinstance(term.cost, SeparableCost) or term.view is not None:

@@ -260,8 +260,8 @@ def weight_terms(
 ) -> tuple[Terms, jax.Array, jax.Array]:
     """Return the terms with weights, the weights, and the inverse temperature of the first split.
 
-    With ``existence_only``, the inverse temperature is not computed. The returned value is then NaN
-    if the clusters split at some temperature, and infinite if they never split.
+    With ``existence_only``, the inverse temperature is not computed. The third result is then NaN
+    if the clusters split at some temperature, and infinite if the clusters never split.
     """
     _, weights, largest = leading_curvatures(
         problem.terms, rows, problem.weigh, problem.n_start, existence_only=existence_only
@@ -327,7 +327,7 @@ def solve_anneal(
     The first restart begins just below the inverse temperature at which clusters first separate.
     Annealing hardly depends on its random initial values, so further restarts from the same
     temperature would give the same result. If the first separation isolates an outlier, all of
-    these restarts would isolate it. The other restarts therefore begin at higher inverse
+    these restarts would isolate the outlier. The other restarts therefore begin at higher inverse
     temperatures, which increase geometrically up to ``settings.quench`` times the first one.
     ``fixed`` (B, r) are the clusters of labelled rows, -1 for all other rows. With ``soft``, the
     memberships determine the best restart, instead of the hard labels.

@@ -11,9 +11,9 @@ To split a cluster at inverse temperature beta:
 4. Otherwise perturb the copies along the eigenvectors whose eigenvalues of beta B exceed 1 in
    absolute value, and iterate until the copies separate.
 
-The method supplies an update as for `nrprob.engines.optimise.limit_cycles`; `TermCycle` makes it
-from terms. A *cycle* is one update. A *copy* is one of the two equal clusters of step 1. A *level*
-is a solution with a given number of clusters.
+The method supplies an update with the interface of `nrprob.engines.optimise.limit_cycles`;
+`TermCycle` makes such an update from terms. A *cycle* is one update. A *copy* is one of the two
+equal clusters of step 1. A *level* is a solution with a given number of clusters.
 
 Shapes: B blocks of r rows; K *columns* of the memberships, one per cluster, the last ones padding.
 """
@@ -68,8 +68,9 @@ class Trial(NamedTuple):
     growth : factor by which a small difference of two equal copies grows per cycle: abs(mu), or the
         real part of mu for damped steps
     eigenvalue : lambda = mu / beta, the leading eigenvalue of the linearised update at equal
-        copies. Copies separate for ``beta > 1 / abs(eigenvalue)`` if it is positive, and oscillate
-        if it is complex or negative. NaN if the equal copies have no fixed point.
+        copies. For ``beta > 1 / abs(eigenvalue)``, copies separate if the eigenvalue is positive,
+        and oscillate if the eigenvalue is complex or negative. NaN if the equal copies have no
+        fixed point.
     period, width : period and width of a limit cycle, see `LimitResult`
     n_iter : number of cycles
     """
@@ -182,8 +183,9 @@ def _copy_derivative(data, carry, beta, active, sign, mass, u, *, make):
     """Log ratio (B, r) of the memberships of two copies of a cluster after one cycle.
 
     The ratio before the cycle is ``u`` (B, r), and the result is exact to first order in ``u``.
-    ``sign`` (K,) is 1 for one copy, -1 for the other copy and 0 for other clusters. The mean over
-    the rows is subtracted, since the prior of the update preserves any ratio of the copies' masses.
+    ``sign`` (K,) is 1 for one copy, -1 for the other copy and 0 for other clusters.
+    `nrprob.engines.optimise.limit_cycles` defines the other arguments. The mean over the rows is
+    subtracted, since the prior of the update preserves any ratio of the copies' masses.
     """
     update, (state, log_q) = make(data, active), carry
 
@@ -199,9 +201,9 @@ def _copy_derivative(data, carry, beta, active, sign, mass, u, *, make):
 class SplittingEngine:
     """Steps of the splitting algorithm for one method and one data set.
 
-    The attributes are arguments of `follow_path`. In the methods, ``carry``, ``start`` and
-    ``equal`` are pairs of the state and the log memberships (B, r, 1, K) of an update, and
-    ``active`` (K,) is the mask of existing clusters.
+    `follow_path` describes the attributes. In the methods, ``carry``, ``start`` and ``equal`` are
+    pairs of the state and the log memberships (B, r, 1, K) of an update, and ``active`` (K,) is the
+    mask of existing clusters.
     """
 
     make: Make

@@ -226,7 +226,7 @@ class _Proposal(NamedTuple):
     a, b : clusters of a merge; for a split, ``a`` is split, and ``b`` is an empty slot
     split : whether the proposal is a split
     valid : whether the move is possible
-    log_share : log of the probability that a split chooses the merged cluster
+    log_share : log of the probability that a split chooses the cluster of all members
     log_pair : log of the probability P_ab that a merge chooses both clusters; 0 for a split
     """
 

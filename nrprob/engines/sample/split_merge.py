@@ -139,10 +139,10 @@ class _Plan(NamedTuple):
     turn : (m,) step at which the side of a member is sampled
     count : number of steps
     n_hard : number of steps of hard assignments before the first side is sampled
-    joined : True if the first hard assignment is given all members on the first side; False if it
-        is given the two chosen samples alone
-    others : True if the sides of one step are sampled given the sides of all members with another
-        step; False if they are sampled given the previously sampled sides only
+    joined : whether the first hard assignment conditions on all members being on the first side;
+        else, on the two chosen samples alone
+    others : whether a step samples sides conditionally on the sides of all members of other steps;
+        else, conditionally on the sides that earlier steps have sampled
     prior_cells : (groups, 2, p) statistics that are added to both sides
     """
 
@@ -158,7 +158,7 @@ def plan_launch(members: _Members, u: jax.Array, n: int) -> _Plan:
     """Plan an allocation from a launch state, which does not depend on the current sides.
 
     ``n`` hard assignments divide the members between the two chosen samples. With probability 1/2,
-    the first hard assignment is given all members on the first side; else it is given the two
+    the first hard assignment conditions on all members being on the first side; else, on the two
     samples alone. Then the sides of one half of the members are resampled, given the sides of the
     other half. After that, the sides of the other half are resampled. ``u`` are uniform variates.
     """

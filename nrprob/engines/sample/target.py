@@ -81,7 +81,7 @@ class JointCode:
     def odds(
         self, target: Target, state: Partition, a: jax.Array, b: jax.Array
     ) -> Callable[[jax.Array, jax.Array], Odds] | None:
-        """Log odds for split-merge proposals, as in `Target.odds`.
+        """Log odds for split-merge proposals; see `Target.odds`.
 
         None if `Target.odds` computes the log odds from the terms of the target.
         """
@@ -181,10 +181,11 @@ class Target:
     ) -> Callable[[jax.Array, jax.Array], Odds]:
         """Log odds for proposals that divide the samples of clusters ``a`` and ``b`` between them.
 
-        The result is a function of samples (m, p) and their known groups (m,) that returns `Odds`.
-        A proposal distribution is valid if it is the same in the states before and after a split or
-        merge. By default, the log odds compare the code lengths with the sample in ``a`` and in
-        ``b``. A joint code may define other odds.
+        The result is a function of samples (m, p) and their known groups (m,) that returns `Odds`:
+        a function that computes the log odds (m,) that each sample belongs to ``b`` instead of
+        ``a``. A proposal distribution is valid if it is the same in the states before and after a
+        split or merge. By default, the log odds compare the code lengths with the sample in ``a``
+        and in ``b``. A joint code may define other odds.
         """
         for code in self.joint_codes:
             if (joint_odds := code.odds(self, state, a, b)) is not None:
