@@ -669,8 +669,9 @@ def gaussian_complexity(
         F = P(\chi^2_{n-1} \le n), \quad
         A = \frac{(n/2)^{(n-1)/2} e^{-n/2}}{\Gamma((n-1)/2)}
 
-    where means lie in an interval of length R, and standard deviations are clamped to [a, b].
-    :math:`\chi^2_{n-1}` is a chi-squared variable with n - 1 degrees of freedom.
+    where means lie in an interval of length R, and standard deviations are clamped to [a, b]. F is
+    the probability P that :math:`\chi^2_{n-1}`, a chi-squared variable with n - 1 degrees of
+    freedom, is at most n. A is an abbreviation.
 
     Parameters
     ----------

@@ -618,8 +618,8 @@ def quadratic_mutual_information(joint: ArrayLike) -> float:
 
     Notes
     -----
-    This is eq. (3.6.3) of Gondek (2005) at s = 2. Gondek does not define the conditional entropy of
-    this equation; here it is the expectation of H^2(Y | x) over x. Then I^2 is twice
+    The formula is eq. (3.6.3) of Gondek (2005) at s = 2. Gondek does not define the conditional
+    entropy of this equation; here it is the expectation of H^2(Y | x) over x. Then I^2 is twice
     `category_utility`. Kernel methods use the same name for another quantity, the squared distance
     sum (p(x, y) - p(x) p(y))^2.
 

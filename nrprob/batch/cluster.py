@@ -103,7 +103,7 @@ def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> B
 def _find_executor(run: _Run, content: bytes | None) -> Executor:
     """Return the executor of a run on this worker, which stores the executors of the latest runs.
 
-    ``content`` is as in `_execute`.
+    See `_execute` for ``content``.
     """
     from distributed import get_worker
 

@@ -117,7 +117,7 @@ def cluster_sizes(labels: np.ndarray) -> list:
 
 
 def _summarize_posterior(estimator: Any) -> dict[str, Any] | None:
-    """Summarize the draws of a fitted estimator, as in `Fit`; None if it has no draws."""
+    """Make ``Fit.posterior`` from the draws of a fitted estimator; None without draws."""
     draws, table = (getattr(estimator, name, None) for name in ("posterior_", "diagnostics_"))
     if draws is None or table is None:
         return None

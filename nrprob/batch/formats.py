@@ -106,7 +106,7 @@ def require_columns(
 def reading_hint(path: Path, options: ReadingOptions) -> str:
     """State what may be wrong if the file lacks a column that the user names.
 
-    The result is empty if nothing is suspicious. ``options`` are as in `column_names`.
+    The result is empty if nothing is suspicious. See `column_names` for ``options``.
     """
     header = file_header(path, options)
     return "" if header is None else header.hint

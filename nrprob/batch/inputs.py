@@ -202,8 +202,8 @@ def load_data(
 ) -> tables.Table:
     """Load the data of a model file with `load_selected`, and transform the features.
 
-    The model file may request tf-idf weights, standardised features or principal components. The
-    arguments are as in `load_selected`.
+    The model file may request tf-idf weights, standardised features or principal components. See
+    `load_selected` for the arguments.
     """
     data, table = model.data, load_selected(model, parameters, seed)
     if data.tfidf:

@@ -388,7 +388,7 @@ def _make_batches(cells: Sequence[Experiment]) -> Iterator[Batch]:
 def matches(cell: Experiment, where: Mapping[str, Any]) -> bool:
     """Whether the parameters of a planned fit have the values in ``where``, by path.
 
-    Paths are as in `nrprob.batch.parameters`.
+    `nrprob.batch.parameters` defines paths.
     """
     values = cell.values
     return all(look_up(values, name) == value for name, value in where.items())
@@ -450,7 +450,8 @@ def _in_settings(cell: Experiment, settings: Sequence[Setting]) -> bool:
 def _value_text(cell: Experiment, name: str) -> str | None:
     """Value of a condition NAME=VALUE for a planned fit, as text without spaces.
 
-    ``name`` is as in `select`. The value is None if the fit has no such parameter.
+    ``name`` is the part NAME of a condition; see `select`. The value is None if the fit has no such
+    parameter.
     """
     is_field = name in ("method", "repeat", "run")
     value = getattr(cell, name) if is_field else look_up(cell.values, name)

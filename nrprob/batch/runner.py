@@ -105,7 +105,7 @@ def _open_pool(
 ) -> Iterator[LocalPool | Cluster]:
     """Open the pool that executes batches: this process, or the workers of a cluster.
 
-    ``devices`` and ``scheduler`` are as in `run`.
+    See `run` for ``devices`` and ``scheduler``.
     """
     with connect(scheduler, devices) as client:
         if client is None:

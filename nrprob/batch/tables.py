@@ -133,7 +133,7 @@ def read_contents(
 ) -> Any:
     """Contents of a file: a pandas frame, a dictionary of arrays, or annotated data.
 
-    The arguments are as in `nrprob.data.reading.frames.read_frame`; without a ``record``, the
+    See `nrprob.data.reading.frames.read_frame` for the arguments. Without a ``record``, the
     function raises InputError for columns that cannot be used.
     """
     options, problems = options or ReadingOptions(), record or ReadingRecord()
@@ -188,7 +188,7 @@ def select_columns(
 ) -> tuple[Any, list[str]]:
     """Select columns of a matrix by name; return them with their names.
 
-    ``columns`` and ``drop`` are as in `read_table`, and ``path`` is the file, for messages.
+    See `read_table` for ``columns`` and ``drop``. ``path`` is the file, for messages.
     """
     require_columns([*columns, *drop], names, path)
     indices = [names.index(name) for name in columns] or [

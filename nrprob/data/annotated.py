@@ -332,8 +332,8 @@ def _check_free(adata: Any, key: Any, columns: list[str]) -> list[tuple[str, str
     """Raise ValueError if `annotate` would overwrite an entry that it has not written.
 
     ``key`` is the argument ``key_added`` of `annotate`, and ``columns`` are the columns of ``obs``
-    to write. The function returns the entries that an earlier call wrote under this name, as pairs
-    of "obs" or "obsm" and a name.
+    to write. The function returns the entries that an earlier call wrote with this ``key_added``,
+    as pairs of "obs" or "obsm" and a name.
     """
     if not (isinstance(key, str) and key):
         raise ValueError(

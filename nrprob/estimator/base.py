@@ -558,7 +558,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
     def _warn_cluster_limit(self, selected: int, limit: int, where: str = "") -> None:
         """Warn if a selected number of clusters is ``max_clusters``.
 
-        ``where`` names the clustering, as for `_warn_small_clusters`.
+        See `_warn_small_clusters` for ``where``.
         """
         if 1 < selected == limit:
             warn(

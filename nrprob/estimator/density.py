@@ -71,7 +71,7 @@ class LabelInitialised(Protocol):
     """Clusterer that can start from given labels, as `nrprob.evidence.confidence` needs."""
 
     def clone_for_tests(self) -> Any:
-        """Return an unfitted copy, as `DensityEstimator.clone_for_tests`."""
+        """Return an unfitted copy; see `DensityEstimator.clone_for_tests`."""
         ...
 
     def settings_from_labels(self, labels: np.ndarray) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def path_granularities(
 
 
 def path_status(path: splitting.Path) -> tuple[str, str]:
-    """Return the status of a path, and the reason why it ended early.
+    """Return the status of a path, and the reason why the path ended early.
 
     The status is "converged" and the reason is empty if the path is complete. Otherwise, the status
     is a value of ``Trial.status``.

@@ -306,7 +306,7 @@ def _prepare_resamples(
 ) -> _Resamples:
     """Validate the samples, and prepare the assessed clusters and their refits.
 
-    The arguments are arguments of `confidence`; ``random`` is the source of seeds.
+    `confidence` describes the arguments, except ``random``, the source of seeds.
     """
     # Mixed and incomplete tables, and tables with effects that are fitted with the clusters.
     refits = None

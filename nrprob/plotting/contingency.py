@@ -137,7 +137,7 @@ class Table:
     def draw_on(self, ax: Axes, grid: Grid, show_share: bool | None) -> None:
         """Draw the table with the largest texts that fit into its cells.
 
-        ``grid`` has the size of the cells; ``show_share`` is as in `plot_contingency`.
+        ``grid`` has the size of the cells. See `plot_contingency` for ``show_share``.
         """
         from matplotlib import colormaps
 

@@ -125,8 +125,8 @@ def named_labels(
 ) -> tuple[list[str], np.ndarray]:
     """Return the names of the distinct labels, and the position (n,) of every sample's name.
 
-    Beyond 20 groups, the smallest are merged. The arguments are as in `distinct_labels` and
-    `label_texts`.
+    Beyond 20 groups, the smallest are merged. See `distinct_labels` and `label_texts` for the
+    arguments.
     """
     values, codes = distinct_labels(labels, what, n_rows)
     return merge_small_groups(label_texts(values, prefix), codes, _MAX_GROUPS)

@@ -252,7 +252,7 @@ def _fit_plane(X: Any, codes: np.ndarray, design: Design, random: Any) -> Plane:
 def _named_labelings(labelings: Any, n: int) -> dict[str, np.ndarray]:
     """Return clusterings of ``n`` samples as arrays (n,), by name.
 
-    ``labelings`` is as in `plot_alternatives`.
+    See `plot_alternatives` for ``labelings``.
     """
     if isinstance(labelings, Mapping):
         columns = {str(name): as_array(labels, str(name)) for name, labels in labelings.items()}

@@ -104,8 +104,8 @@ def trees_of_rows(
 ) -> MergeTrees:
     """Merge trees of draws of any sampler, from the samples X (n, d).
 
-    ``covariance`` is as in `components_of_rows`, and ``classes`` as in `trees_by_dip`. Draws with
-    the same partition have the same tree, which is computed once.
+    See `components_of_rows` for ``covariance``, and `trees_by_dip` for ``classes``. Draws with the
+    same partition have the same tree, which is computed once.
     """
     rows = _standardised(as_rows(X, draws.n_samples), covariance)
     places: dict[bytes, int] = {}

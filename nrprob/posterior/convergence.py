@@ -332,7 +332,7 @@ def diagnose(
     Parameters
     ----------
     draws, reference, pairs, random_state
-        The same as for `label_free`.
+        See `label_free`.
     extra : mapping of str to array of shape (chain, draw), optional
         Further traces, such as the log posterior or the description length.
 

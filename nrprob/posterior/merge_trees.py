@@ -380,7 +380,7 @@ def trees_by_exchange(
         Entry (i, j) is the sum, over the samples of component i, of their probabilities of the
         j-th component of the same draw. Columns beyond the number of components are ignored.
     classes : ndarray of int of shape (n_samples,), optional
-        As for `trees_by_dip`.
+        See `trees_by_dip`.
     """
     listed_classes = None if classes is None else majority_classes(draws, classes)
     parent, prominence = np.arange(len(sums)), np.full(len(sums), np.inf)
@@ -399,9 +399,9 @@ def _merge_by_exchange(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge the k components of each of S draws; return parents and prominences (S, k).
 
-    ``sums`` (S, k, k) and ``classes`` (S, k) of the components are as in `trees_by_exchange`.
-    ``sizes`` (S, k) are the numbers of samples of the components. The function overwrites ``sums``
-    and ``sizes``.
+    ``sums`` (S, k, k) has the sums of `trees_by_exchange`, one matrix per draw. ``classes`` (S, k)
+    are the classes of the components. ``sizes`` (S, k) are the numbers of samples of the
+    components. The function overwrites ``sums`` and ``sizes``.
     """
     n_draws, k = sizes.shape
     parent = np.tile(np.arange(k), (n_draws, 1))

@@ -225,7 +225,7 @@ class CellSearch(Search):
     loss : Loss
         The loss.
     max_clusters, random
-        The same as for `Search`.
+        See `Search`.
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class PairSearch(Search):
     loss : Loss
         A pair loss.
     max_clusters, random
-        The same as for `Search`.
+        See `Search`.
     """
 
     def __init__(

@@ -146,10 +146,10 @@ def _follow_core(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the cluster that is most similar to a core in every draw.
 
-    ``core`` has positions of samples, and ``apart`` selects clusters as in `_recurring_cores`.
-    Returns the mask (n_draws,) of draws in which the Jaccard index is at least ``likeness``, and
-    the size (n_draws,) of the cluster in these draws. The third result (n_samples,) has the total
-    weight of the draws in which each sample belongs to the cluster.
+    ``core`` has positions of samples. See `_recurring_cores` for ``apart``. Returns the mask
+    (n_draws,) of draws in which the Jaccard index is at least ``likeness``, and the size (n_draws,)
+    of the cluster in these draws. The third result (n_samples,) has the total weight of the draws
+    in which each sample belongs to the cluster.
     """
     present = np.zeros(draws.n_draws, dtype=bool)
     size = np.zeros(draws.n_draws)

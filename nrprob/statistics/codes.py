@@ -169,7 +169,7 @@ class CountCode(_CodeByDifference):
 class BinaryCode(_CodeByDifference):
     """Code of binary features: for every feature, a `CountCode` of the two symbols 0 and 1.
 
-    The attributes ``count_nats``, ``total_nats``, ``first`` and ``stop`` are as in `CountCode`. The
+    `CountCode` describes the attributes ``count_nats``, ``total_nats``, ``first`` and ``stop``. The
     statistics are the sums of the features, that is, the numbers of ones.
     """
 
@@ -526,7 +526,7 @@ class NormalWishart:
         """Cost increase (K, G, b) if one of b samples joins one of K cells with one of G weights.
 
         ``row`` (p, b) are the statistics of the samples for weight 1, and ``weights`` (G,) are the
-        weights that are compared.
+        weights that are compared. ``prepared`` is described by `CellCode.join_costs`.
         """
         constant, freedom, precision, mean, scatter = prepared
         row, added = row[: self.n_features], self.power * weights[:, None]

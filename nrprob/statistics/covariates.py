@@ -15,7 +15,7 @@ _LEVEL, _LEAST_ASSOCIATION = 1e-4, 0.3  # level of the chi-square test, and mini
 
 
 def warn_of_covariates(covariates: np.ndarray, names: Sequence[Any], labels: np.ndarray) -> None:
-    """Warn of the covariate on which the clusters depend most, if they depend on it strongly.
+    """Warn of the covariate on which the clusters depend most, if this dependence is strong.
 
     The clusters are compared with intervals of the covariate that have equally many samples. The
     dependence is strong if independence is rejected and Cramer's V is above 0.3.

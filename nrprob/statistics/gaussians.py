@@ -117,7 +117,10 @@ class MomentRows:
         )
 
     def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-        """Sum the statistics over the samples of every cell, as `rows.Dense.cells` does."""
+        """Sum the statistics over the samples of every cell.
+
+        See `nrprob.statistics.rows.Dense.cells` for the shapes.
+        """
         b, r, s, k = w.shape
 
         def add_block(total, block):
@@ -132,7 +135,10 @@ class MomentRows:
         return total.reshape(n_groups, s, k, -1)
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
-        """Products of coefficients and statistics, as `nrprob.statistics.rows.Dense.adjoint`."""
+        """Products of coefficients and statistics of samples.
+
+        See `nrprob.statistics.rows.Dense.adjoint` for the shapes.
+        """
         n_groups, s, k, p = g.shape
         g = g.reshape(n_groups, s * k, p)
 

@@ -442,9 +442,11 @@ def active_mask(count: int, unit_cost: int) -> np.ndarray | None:
 
 
 def coarse_bucket(size: int, least: int) -> int:
-    """Round ``size`` up to ``least`` times a power of 4; use `bucket_size` above a size of 4096.
+    """Round ``size`` up to ``least`` times a power of 4.
 
-    Small problems of similar sizes then share compiled programs.
+    Sizes above 4096 are rounded by `bucket_size` instead.
+
+    Small problems of similar sizes share compiled programs.
     """
     if size > 4096:
         return bucket_size(size, 65536)

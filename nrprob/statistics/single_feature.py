@@ -275,8 +275,8 @@ def _discrete_features(
 ) -> tuple[list[_DiscreteFeature], bool]:
     """Return the discrete features, and whether any column has more than ``most`` values.
 
-    ``texts`` maps the name of a text column to the values that its codes represent. All other
-    arguments are arguments of `single_feature`.
+    ``texts`` maps the name of a text column to the values that its codes represent.
+    `single_feature` describes all other arguments.
     """
     features: dict[tuple[str, bool], _DiscreteFeature] = {}
     continuous = False

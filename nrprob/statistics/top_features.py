@@ -189,8 +189,8 @@ def find_nearest_counts(
     cluster centres. Otherwise, samples with the smallest or largest sums would be nearest, since
     the noise of counts depends on the sum.
 
-    The arguments are arguments of `find_top_features`, without missing values. For every cluster,
-    the result has the indices of the samples, nearest first.
+    `find_top_features` describes the arguments; ``X`` must not have missing values. For every
+    cluster, the result has the indices of the samples, nearest first.
     """
     total = np.asarray(X.sum(axis=1), float).ravel()
     factors = np.divide(np.median(total), total, out=np.zeros_like(total), where=total > 0)

@@ -16,7 +16,7 @@ Say = Callable[[str, Any], str]
 class MissingValues(ValueError):
     """Error for missing or infinite values that the argument ``missing`` does not allow.
 
-    ``missing`` is an argument of `nrprob.prepare`.
+    `nrprob.prepare` describes ``missing``.
     """
 
 

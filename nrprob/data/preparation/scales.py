@@ -40,9 +40,10 @@ def standardise_features(
 ) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
     """Standardise columns, and return the values (n, m) and the moments of changed columns.
 
-    The moments are a dictionary from column names to mean and standard deviation. ``standardize``
-    is as in `nrprob.prepare`; with "auto", measurements are changed only if scales differ by a
-    factor of ten, or if measurements and binary columns together would be modelled as counts.
+    The moments are a dictionary from column names to mean and standard deviation. See
+    `nrprob.prepare` for ``standardize``. With "auto", measurements are changed only if scales
+    differ by a factor of ten, or if measurements and binary columns together would be modelled as
+    counts.
     """
     names, values, is_number, is_text = features
     wide = values.astype(np.float64)

@@ -196,7 +196,7 @@ def _comment_cells(lines: Sequence[str], separator: str) -> list[str] | None:
 def _separator_hint(lines: Sequence[str], is_cut: bool, separator: str) -> str:
     """State that the option --sep is probably wrong; empty if no other separator fits better.
 
-    ``separator`` is the value of the option, and the other arguments are as in `_choose_separator`.
+    ``separator`` is the value of the option. See `_choose_separator` for the other arguments.
     """
     best, _ = _choose_separator(lines, is_cut, separator)
     if best == separator:
@@ -346,7 +346,7 @@ def _are_names(header: Sequence[float | None]) -> bool:
     """Whether the numbers in the first line of a numeric table are names of the columns.
 
     The numbers are names in two cases: they count the columns, as in files of pandas; or there are
-    at least eight, in increasing order, such as wavelengths.
+    at least eight numbers in increasing order, such as wavelengths.
     """
     n = len(header)
     if [*header] == [*range(n)] or (n > 2 and [*header] == [*range(1, n + 1)]):
