@@ -1359,7 +1359,7 @@ def test_the_clusters_that_are_written_are_those_that_are_tested(
     def answer(estimator, X, known, **options):
         asked.append(estimator.labels_)
         warnings.warn("samples are <copies>", stacklevel=1)
-        return fit_result.Tested(None, None, ("nothing",))
+        return fit_result.TestResults(None, None, ("nothing",))
 
     monkeypatch.setattr("nrprob.batch.fit_result.check_clusters", answer)
     arguments = [

@@ -563,7 +563,10 @@ def test_more_wanted_classes_than_clusters_are_refused(tmp_path):
         ({"methods__0__n_inits": 1}, r"methods\.0\.n_inits; did you mean 'n_init'"),
         ({"methods__0__cooling": 0.5}, r"methods\.0 \(weighted\): cooling must be at least"),
         ({"methods__1__solver": "simplex"}, r"methods\.1 \(tree\): solver must be one of"),
-        ({"methods__0__n_clusters": 70}, r"methods\.0 \(weighted\): n_samples=60 should be"),
+        (
+            {"methods__0__n_clusters": 70},
+            r"methods\.0 \(weighted\): n_clusters=70 is more than the number of rows; got",
+        ),
         ({"known": "partition_9"}, "known = 'partition_9'; did you mean 'partition_"),
         ({"data__parameters__n": 3}, "data.parameters do not fit make_binary_partitions"),
         (
