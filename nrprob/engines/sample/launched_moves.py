@@ -338,18 +338,18 @@ def propose_launched_move(
             worth = launch.valid & (launch.sequential | likely)
 
             def scan(_):
-                now = (current != current[launch.order[0]]) & real
+                current_side = (current != current[launch.order[0]]) & real
                 v = jax.random.uniform(key_of_scan, (capacity,), minval=jnp.finfo(float).tiny)
                 noise = jnp.log(v) - jnp.log1p(-v)  # logistic
 
                 def choose(i, logit):
-                    return jnp.where(split, noise[i] < logit, now[i])
+                    return jnp.where(split, noise[i] < logit, current_side[i])
 
                 side, log_q = sides.scan(launch, choose)
                 # A split chooses the second member of a sequential launch among all other members,
                 # and a merge among the members of the other side.
-                log_odds = jnp.log(side.sum() / jnp.maximum(real.sum() - 1, 1))
-                log_q = log_q + jnp.where(launch.sequential, log_odds, 0)
+                log_choices = jnp.log(side.sum() / jnp.maximum(real.sum() - 1, 1))
+                log_q = log_q + jnp.where(launch.sequential, log_choices, 0)
                 good = (side & real).any() & (~side & real).any()
                 labels = jnp.where(side, proposal.b, proposal.a)
                 return (
